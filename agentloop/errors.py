@@ -1,0 +1,398 @@
+"""Every error a caller can catch.
+
+    AgentLoopError
+    |-- InputError                 ours to refuse: a value handed in is wrong (also a ValueError)
+    |   |-- AdmissionError             a value is not what a public boundary admits
+    |   |-- HistoryError               calls and results of a history do not belong together
+    |   |-- ToolDefinitionError        a tool or tool set cannot be registered
+    |   `-- ToolResultError            what a tool returned cannot be a result
+    |-- StreamRefused              the peer's: a stream that is not one complete, checked reply
+    |-- ProviderError              the transport's: one send failed
+    |   |-- ConnectionFailed           no request reached the server
+    |   |-- ConnectionLost             the request may have reached it; no reply began
+    |   |-- SendTimeout                one of the three clocks ran out before a reply began
+    |   `-- HTTPStatusError            the server answered with a status other than 200
+    |-- LimitExceeded              a configured ceiling was reached
+    |   `-- BudgetError                a ledger has not enough left
+    |-- ConflictError              two facts cannot both hold
+    |   |-- StaleHeadError             the conversation moved on, or another run is on it
+    |   `-- NotOwnerError              the run belongs to another owner
+    |-- PersistenceError           the store is not known to hold a fact; reload it
+    |-- RestoreError               a snapshot or record cannot be restored
+    |-- LostError                  a reference names nothing that is kept
+    |-- ModelPending               a local wait ended; the send goes on
+    |-- ToolFailed                 raised by tools: a failure the model shall read
+    `-- ToolCrashed                a tool raised an error it did not declare; the run ended
+
+Every class has a ``code``, a short stable word for programs. Facts are attributes. No message
+holds a message body, tool arguments or a key. ``may_have_been_processed`` says whether the effect
+may already have happened elsewhere, so whether repeating is safe is never a matter of wording.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AdmissionError",
+    "AgentLoopError",
+    "BudgetError",
+    "ConflictError",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "HTTPStatusError",
+    "HistoryError",
+    "InputError",
+    "LimitExceeded",
+    "LostError",
+    "ModelPending",
+    "NotOwnerError",
+    "PersistenceError",
+    "ProviderError",
+    "RestoreError",
+    "SendTimeout",
+    "StaleHeadError",
+    "StreamRefused",
+    "ToolCrashed",
+    "ToolDefinitionError",
+    "ToolFailed",
+    "ToolResultError",
+]
+
+
+class AgentLoopError(Exception):
+    """The root. ``code`` is a stable word; ``may_have_been_processed`` is about the outside world."""
+
+    code: str = "error"
+    may_have_been_processed: bool = False
+
+
+class InputError(AgentLoopError, ValueError):
+    """A value handed in by the caller is wrong; nothing was done with it."""
+
+    code = "input"
+
+
+class AdmissionError(InputError):
+    """A value is not admitted at a public boundary.
+
+    Attributes:
+        path: where in the value, as ``$.messages[2].content``; ``$`` is the value itself.
+        rule: the rule it breaks, as "expected str, got int". Never the value.
+        position: character offset in the JSON text, when the value came as text.
+    """
+
+    code = "admission"
+
+    def __init__(self, path: str, rule: str, position: int | None = None) -> None:
+        super().__init__(path, rule, position)
+        self.path, self.rule, self.position = path, rule, position
+
+    def __str__(self) -> str:
+        at = "" if self.position is None else f" (at character {self.position})"
+        return f"{self.path}: {self.rule}{at}"
+
+
+class HistoryError(InputError):
+    """Calls and results do not belong together.
+
+    Attributes:
+        code: ``missing_tool_result``, ``orphan_tool_result`` or ``invalid_tool_result``.
+        path: where in the history.
+    """
+
+    def __init__(self, code: str, path: str, rule: str) -> None:
+        super().__init__(code, path, rule)
+        self.code, self.path, self.rule = code, path, rule
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.path}: {self.rule}"
+
+
+class ToolDefinitionError(InputError):
+    """A tool or a tool set cannot be registered.
+
+    Attributes:
+        code: ``bad_tool_name``, ``duplicate_tool_name``, ``unsupported_schema`` or ``bad_tool``.
+        tool: the name as given.
+        rule: what was expected and what came, with the schema path where there is one.
+    """
+
+    def __init__(self, code: str, tool: str, rule: str) -> None:
+        super().__init__(code, tool, rule)
+        self.code, self.tool, self.rule = code, tool, rule
+
+    def __str__(self) -> str:
+        return f"{self.code}: tool {self.tool!r}: {self.rule}"
+
+
+class ToolResultError(InputError):
+    """A tool returned what cannot be a result (not JSON, NaN, an undeclared type)."""
+
+    code = "invalid_tool_result"
+
+    def __init__(self, tool: str, rule: str) -> None:
+        super().__init__(tool, rule)
+        self.tool, self.rule = tool, rule
+
+    def __str__(self) -> str:
+        return f"invalid_tool_result: tool {self.tool!r}: {self.rule}"
+
+
+class StreamRefused(AgentLoopError):
+    """A stream is not one complete, checked reply. Nothing of it became a fact.
+
+    Attributes:
+        code: which rule, one of the words of the table in the package documentation.
+        event: index of the offending server-sent event, from 0; the number of complete events
+            when the stream ended too early.
+        byte: offset of that event's first byte in the body, from 0; the body's size at an end.
+        expected, got: what the rule wants and what came, without any of the reply's text.
+        dialect: name of the dialect it was checked against.
+        suggestion: a preset that admits the stream, where one was looked for.
+        vendor_code, vendor_type, vendor_message: what a ``vendor_error`` event said.
+        limit, allowed: name and value of the limit, for ``oversized``.
+    """
+
+    may_have_been_processed = True
+
+    def __init__(
+        self,
+        code: str,
+        event: int,
+        byte: int,
+        expected: str,
+        got: str,
+        *,
+        dialect: str = "openai",
+        suggestion: str | None = None,
+        vendor_code: str | None = None,
+        vendor_type: str | None = None,
+        vendor_message: str | None = None,
+        limit: str | None = None,
+        allowed: int | None = None,
+    ) -> None:
+        super().__init__(code, event, byte, expected, got)
+        self.code, self.event, self.byte = code, event, byte
+        self.expected, self.got = expected, got
+        self.dialect, self.suggestion = dialect, suggestion
+        self.vendor_code, self.vendor_type, self.vendor_message = vendor_code, vendor_type, vendor_message
+        self.limit, self.allowed = limit, allowed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (StreamRefused, self.args, self.__dict__))
+
+    def __str__(self) -> str:
+        hint = f"; dialect {self.suggestion!r} admits it" if self.suggestion else ""
+        return (
+            f"{self.code} at event {self.event}, byte {self.byte}: expected {self.expected}, "
+            f"got {self.got} (dialect {self.dialect!r}{hint})"
+        )
+
+
+class ProviderError(AgentLoopError):
+    """One send failed outside the stream itself. It was not repeated.
+
+    Attributes:
+        attempt_id: the id sent as ``X-Client-Request-Id``.
+        may_have_been_processed: whether the server may have worked on it (and charged for it).
+    """
+
+    code = "provider"
+
+    def __init__(self, message: str, *, attempt_id: str = "", may_have_been_processed: bool = True) -> None:
+        super().__init__(message)
+        self.attempt_id = attempt_id
+        self.may_have_been_processed = may_have_been_processed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+class ConnectionFailed(ProviderError):
+    """No connection was made, so no byte of the request left: repeating is safe."""
+
+    code = "connection_failed"
+
+
+class ConnectionLost(ProviderError):
+    """The connection ended after the request began to leave and before a reply began."""
+
+    code = "connection_lost"
+
+
+class SendTimeout(ProviderError):
+    """A clock ran out before the reply began; ``code`` is ``total_timeout`` or ``first_event_timeout``."""
+
+    def __init__(self, message: str, *, code: str, attempt_id: str = "") -> None:
+        super().__init__(message, attempt_id=attempt_id)
+        self.code = code
+
+
+class HTTPStatusError(ProviderError):
+    """The server answered with a status other than 200.
+
+    Attributes:
+        status: the HTTP status.
+        retry_after: seconds to wait as the server asked, from ``Retry-After-Ms``, ``Retry-After``
+            in seconds or as an HTTP date (RFC 9110 section 10.2.3); None when it did not say.
+        vendor_code, vendor_type, vendor_message: what the error body said, each a short string.
+        request_id: the server's ``x-request-id``.
+    """
+
+    code = "http_status"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        attempt_id: str = "",
+        may_have_been_processed: bool = False,
+        retry_after: float | None = None,
+        vendor_code: str | None = None,
+        vendor_type: str | None = None,
+        vendor_message: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, attempt_id=attempt_id, may_have_been_processed=may_have_been_processed)
+        self.status, self.retry_after, self.request_id = status, retry_after, request_id
+        self.vendor_code, self.vendor_type, self.vendor_message = vendor_code, vendor_type, vendor_message
+
+
+class LimitExceeded(AgentLoopError):
+    """A configured ceiling was reached; names it, so that a user can raise it."""
+
+    code = "limit"
+
+    def __init__(self, limit: str, allowed: int, got: int) -> None:
+        super().__init__(limit, allowed, got)
+        self.limit, self.allowed, self.got = limit, allowed, got
+
+    def __str__(self) -> str:
+        return f"{self.limit}: allowed {self.allowed}, got at least {self.got}"
+
+
+class BudgetError(LimitExceeded):
+    """A ledger has not enough left for the next effect; nothing was debited."""
+
+    code: str = "BUDGET"
+
+
+class ConflictError(AgentLoopError):
+    """Two facts cannot both hold; the one already kept stands."""
+
+    code = "conflict"
+
+    def __init__(self, what: str, rule: str) -> None:
+        super().__init__(what, rule)
+        self.what, self.rule = what, rule
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.what}: {self.rule}"
+
+
+class StaleHeadError(ConflictError):
+    """A conversation moved on since the run began, or another run is on it.
+
+    Attributes:
+        expected, actual: digests of the heads (``expected`` is what the run began from).
+    """
+
+    code = "stale_head"
+
+    def __init__(self, conversation: str, expected: str, actual: str, rule: str) -> None:
+        super().__init__(f"conversation {conversation!r}", rule)
+        self.conversation, self.expected, self.actual = conversation, expected, actual
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+class NotOwnerError(ConflictError):
+    """The run belongs to another owner."""
+
+    code = "not_owner"
+
+
+class PersistenceError(AgentLoopError):
+    """A write did not end well, so the store stopped: what it holds is settled by reloading it."""
+
+    code = "persistence"
+    may_have_been_processed = True
+
+
+class RestoreError(AgentLoopError):
+    """A snapshot or a stored record cannot be restored; ``code`` may be ``restore_version``."""
+
+    def __init__(self, code: str, where: str, rule: str) -> None:
+        super().__init__(code, where, rule)
+        self.code, self.where, self.rule = code, where, rule
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.where}: {self.rule}"
+
+
+class LostError(AgentLoopError, LookupError):
+    """A reference names nothing that is kept (it was forgotten, or never was)."""
+
+    code = "lost"
+
+    def __init__(self, what: str, ref: str) -> None:
+        super().__init__(what, ref)
+        self.what, self.ref = what, ref
+
+    def __str__(self) -> str:
+        return f"lost: no {self.what} {self.ref!r} is kept"
+
+
+class ModelPending(AgentLoopError):
+    """A local wait ended while its send goes on; ``ref`` is where to look (a lookup never sends)."""
+
+    code = "pending"
+    may_have_been_processed = True
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(ref)
+        self.ref = ref
+
+    def __str__(self) -> str:
+        return f"pending: the send {self.ref!r} has not ended"
+
+
+class ToolFailed(AgentLoopError):
+    """Raise it in a tool: its message becomes error feedback that the model reads."""
+
+    code = "tool_failed"
+
+
+class ToolCrashed(AgentLoopError):
+    """A tool raised an exception it did not declare. The run ended; ``__cause__`` is the exception.
+
+    Attributes:
+        tool, call_id, effect_id: which execution; its slot says that the outcome is unknown.
+        error_type: qualified name of the exception's class.
+    """
+
+    code = "tool_crashed"
+    may_have_been_processed = True
+
+    def __init__(self, tool: str, call_id: str, effect_id: str, error_type: str) -> None:
+        super().__init__(tool, call_id, effect_id, error_type)
+        self.tool, self.call_id, self.effect_id, self.error_type = tool, call_id, effect_id, error_type
+
+    def __str__(self) -> str:
+        return (
+            f"tool {self.tool!r} raised {self.error_type} in call {self.call_id!r}; raise ToolFailed, or declare "
+            "the type in errors=, when the model shall read it"
+        )
+
+
+def _rebuild(cls: type[AgentLoopError], args: tuple[Any, ...], state: dict[str, Any]) -> AgentLoopError:
+    """Pickle support for errors with keyword-only facts."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+

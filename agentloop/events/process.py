@@ -1,0 +1,134 @@
+"""Events about a run and its tools.
+
+    RunStarted  (<model call>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
+
+One `ToolStarted` and one `ToolEnded` for each started execution, in call order; `ToolSkipped` for
+each call that is answered without running. `RequestRejected` reports a model call that a budget
+or a size limit refused before it was admitted: it has no ModelStart and no ModelEnd (R321).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from ..messages.parts import Usage
+from .envelope import Event
+
+__all__ = [
+    "ProcessEvent",
+    "RequestRejected",
+    "RunEnded",
+    "RunStarted",
+    "ToolEnded",
+    "ToolProgress",
+    "ToolSkipped",
+    "ToolStarted",
+]
+
+
+class RunStarted(Event, frozen=True):
+    """The run's origin is stored and its loop begins."""
+
+    type: ClassVar[str] = "run.started"
+
+    agent: str
+    conversation: str | None
+    origin_id: str
+    catalogue_digest: str
+
+
+class RequestRejected(Event, frozen=True):
+    """A model call was refused before it was admitted; nothing was sent or charged."""
+
+    type: ClassVar[str] = "runtime.rejected"
+
+    code: str
+    limit: str
+    allowed: int
+    got: int
+
+
+class ToolStarted(Event, frozen=True):
+    """A tool is about to run: its arguments passed every check and its slot is ``started``.
+
+    Attributes:
+        arguments: the raw argument text as the model sent it (exact also for big integers).
+        attempt: 1, or more for a repeated run of an idempotent tool.
+    """
+
+    type: ClassVar[str] = "tool.started"
+
+    tool: str
+    call_id: str
+    exchange: int
+    position: int
+    arguments: str
+    attempt: int = 1
+
+
+class ToolProgress(Event, frozen=True):
+    """A note from the running tool (`ToolContext.progress`)."""
+
+    type: ClassVar[str] = "tool.progress"
+
+    tool: str
+    call_id: str
+    message: str
+    fraction: float | None = None
+
+
+class ToolEnded(Event, frozen=True):
+    """A started tool has an outcome.
+
+    Attributes:
+        status: ``success`` (feedback ok), ``error`` (error feedback), ``cancelled``.
+        slot: the slot's state: ``done``, ``failed`` or ``unknown``.
+        code: why, when the status is not ``success``.
+    """
+
+    type: ClassVar[str] = "tool.ended"
+
+    tool: str
+    call_id: str
+    exchange: int
+    position: int
+    status: Literal["success", "error", "cancelled"]
+    slot: str
+    code: str | None = None
+    output_bytes: int = 0
+    duration_ms: int = 0
+
+
+class ToolSkipped(Event, frozen=True):
+    """A call was answered without running: refused (``failed``) or not run (``skipped``)."""
+
+    type: ClassVar[str] = "tool.skipped"
+
+    tool: str
+    call_id: str
+    exchange: int
+    position: int
+    slot: str
+    code: str
+
+
+class RunEnded(Event, frozen=True):
+    """The run is over.
+
+    Attributes:
+        outcome: a run outcome, or ``failed`` / ``cancelled`` when the run raised.
+        reason: the finish word, the limit's name, or the error's code.
+    """
+
+    type: ClassVar[str] = "run.ended"
+
+    outcome: str
+    reason: str | None
+    model_calls: int
+    tool_calls: int
+    usage: Usage | None
+    duration_ms: int
+
+
+ProcessEvent = RunStarted | RequestRejected | ToolStarted | ToolProgress | ToolEnded | ToolSkipped | RunEnded
+"""What a run's reader and its observers get besides the output events."""

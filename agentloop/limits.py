@@ -1,0 +1,215 @@
+"""Every default and range in one place.
+
+Bytes are UTF-8 bytes of the encoded JSON; characters are Unicode code points; tokens are what a
+provider reports. The three are never converted into each other. Seconds are floats.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+
+from .errors import InputError
+
+__all__ = [
+    "CHILD_MAX_CHILDREN",
+    "CHILD_MAX_CONCURRENT_CALLS",
+    "CHILD_MAX_DEPTH",
+    "COLLECTION_BYTES",
+    "ENCODED_REQUEST_BYTES",
+    "EVENT_BYTES",
+    "FEEDBACK_BYTES",
+    "FIRST_EVENT_TIMEOUT",
+    "IDLE_TIMEOUT",
+    "JSON_BYTES",
+    "JSON_DEPTH",
+    "JSON_VALUES",
+    "LoopLimits",
+    "MAX_MODEL_CALLS",
+    "MAX_MODEL_CALLS_CEILING",
+    "MAX_PARALLEL_TOOLS",
+    "MAX_TOOLS",
+    "MODEL_END_SECONDS",
+    "REPLY_BYTES",
+    "REQUEST_BYTES",
+    "RESPONSE_BYTES",
+    "RUNNER_CALL_TIMEOUT",
+    "RUNNER_INPUT_CHARS",
+    "RUNNER_MAX_CALLS",
+    "RUNNER_OUTPUT_CHARS",
+    "RUNNER_OUTPUT_TOKENS",
+    "RUNNER_SCHEMA_CHARS",
+    "SAFE_INTEGER",
+    "STORE_EXCHANGES",
+    "STORE_ITEM_BYTES",
+    "STORE_ORIGINS",
+    "STORE_TOTAL_BYTES",
+    "TOOL_RETRIES",
+    "TOOL_THREADS",
+    "TOOL_TIMEOUT",
+    "TOTAL_TIMEOUT",
+    "Timeouts",
+    "WAIT_SECONDS",
+    "WORKFLOW_ROUNDS",
+    "check_count",
+    "check_seconds",
+]
+
+SAFE_INTEGER: Final = 2**53 - 1
+"""Largest integer that every JSON reader keeps; counts are 0 to this."""
+
+# loop
+MAX_MODEL_CALLS: Final = 8
+MAX_MODEL_CALLS_CEILING: Final = 32
+MAX_TOOLS: Final = 32
+MAX_PARALLEL_TOOLS: Final = 32
+REPLY_BYTES: Final = 64 * 1024
+FEEDBACK_BYTES: Final = 4 * 1024
+REQUEST_BYTES: Final = 2 * 1024 * 1024
+COLLECTION_BYTES: Final = 8 * 1024 * 1024
+WAIT_SECONDS: Final = 30.0
+
+# values admitted at public boundaries
+JSON_BYTES: Final = 2 * 1024 * 1024
+JSON_DEPTH: Final = 64
+JSON_VALUES: Final = 100_000
+
+# one send over HTTP
+ENCODED_REQUEST_BYTES: Final = 2 * 1024 * 1024
+RESPONSE_BYTES: Final = 2 * 1024 * 1024
+EVENT_BYTES: Final = 1024 * 1024
+TOTAL_TIMEOUT: Final = 60.0
+FIRST_EVENT_TIMEOUT: Final = None
+IDLE_TIMEOUT: Final = 30.0
+
+# memory store, or one loaded conversation
+STORE_ORIGINS: Final = 10_000
+STORE_EXCHANGES: Final = 10_000
+STORE_TOTAL_BYTES: Final = 64 * 1024 * 1024
+STORE_ITEM_BYTES: Final = 8 * 1024 * 1024
+
+# tools
+TOOL_TIMEOUT: Final = 15.0
+TOOL_RETRIES: Final = 3
+TOOL_THREADS: Final = 8
+
+# runner
+RUNNER_MAX_CALLS: Final = 8
+RUNNER_CALL_TIMEOUT: Final = 30.0
+RUNNER_INPUT_CHARS: Final = 32_000
+RUNNER_OUTPUT_CHARS: Final = 16_000
+RUNNER_SCHEMA_CHARS: Final = 16_000
+RUNNER_OUTPUT_TOKENS: Final = 1_024
+CHILD_MAX_DEPTH: Final = 1
+CHILD_MAX_CONCURRENT_CALLS: Final = 1
+CHILD_MAX_CHILDREN: Final = 32
+
+# workflow and events
+WORKFLOW_ROUNDS: Final = 8
+MODEL_END_SECONDS: Final = 0.250
+
+
+def check_count(name: str, value: object, low: int, high: int = SAFE_INTEGER) -> None:
+    """Refuse anything but an ``int`` (not ``bool``) from ``low`` to ``high``.
+
+    Raises:
+        InputError: says the name, the range and what came.
+    """
+    if type(value) is not int or not low <= value <= high:
+        got = value if isinstance(value, (int, float)) else type(value).__name__
+        raise InputError(f"{name}: expected an integer from {low} to {high}, got {got}")
+
+
+def check_seconds(name: str, value: object, *, low: float = 0.0) -> None:
+    """Refuse anything but a finite number of seconds above ``low``.
+
+    Raises:
+        InputError: says the name, the range and what came.
+    """
+    number = type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    if not number or value <= low:  # type: ignore[operator]
+        got = value if isinstance(value, (int, float)) else type(value).__name__
+        raise InputError(f"{name}: expected seconds above {low:g}, got {got}")
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The three clocks of one send, in seconds; None turns one off.
+
+    Attributes:
+        total: from the first byte of the request to the end of the reply.
+        first_event: from the start of the send to the first event that carries data.
+        idle: between two events that carry data; comments and empty events are not progress.
+        connect: to an established connection, inside ``total``.
+
+    Raises:
+        InputError: a value that is not a finite number above 0.
+    """
+
+    total: float | None = TOTAL_TIMEOUT
+    first_event: float | None = FIRST_EVENT_TIMEOUT
+    idle: float | None = IDLE_TIMEOUT
+    connect: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("total", "first_event", "idle", "connect"):
+            value = getattr(self, name)
+            if value is not None:
+                check_seconds(f"Timeouts.{name}", value)
+
+
+class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ceilings of one run. Reaching one is an outcome (``limit_reached``), not an exception.
+
+    Attributes:
+        max_model_calls: model calls a run, 1 to ``ceiling``.
+        max_tool_calls: started tool calls a run, 0 and up; None is no limit.
+        max_tokens: sum of the reported total tokens of a run's calls; the call that crosses it
+            still counts, the next one is not made. None is no limit.
+        max_seconds: wall seconds of the run; checked before each effect, and it ends a running
+            model call or tool. None is no limit.
+        max_equal_calls: how often the same tool may be asked with the same arguments text in one
+            run, 1 and up. None is no limit.
+        reply_bytes, feedback_bytes, request_bytes, collection_bytes: one reply; one feedback with
+            its call id; one expanded request; all exchanges of the run.
+        max_wire_request_bytes: encoded request as the provider would send it, checked with
+            ``Provider.inspect_request`` before each send; None leaves the provider's own limit.
+        max_parallel_tools: 1 (serial) to 32.
+        ceiling: what ``max_model_calls`` may be at most; more than 32 must be said here.
+
+    Raises:
+        InputError: a value outside its range, by name.
+    """
+
+    max_model_calls: int = MAX_MODEL_CALLS
+    max_tool_calls: int | None = None
+    max_tokens: int | None = None
+    max_seconds: float | None = None
+    max_equal_calls: int | None = None
+    reply_bytes: int = REPLY_BYTES
+    feedback_bytes: int = FEEDBACK_BYTES
+    request_bytes: int = REQUEST_BYTES
+    collection_bytes: int = COLLECTION_BYTES
+    max_wire_request_bytes: int | None = None
+    max_parallel_tools: int = 1
+    ceiling: int = MAX_MODEL_CALLS_CEILING
+
+    def __post_init__(self) -> None:
+        check_count("LoopLimits.ceiling", self.ceiling, 1)
+        check_count("LoopLimits.max_model_calls", self.max_model_calls, 1, self.ceiling)
+        if self.max_tool_calls is not None:
+            check_count("LoopLimits.max_tool_calls", self.max_tool_calls, 0)
+        if self.max_tokens is not None:
+            check_count("LoopLimits.max_tokens", self.max_tokens, 1)
+        if self.max_seconds is not None:
+            check_seconds("LoopLimits.max_seconds", self.max_seconds)
+        if self.max_equal_calls is not None:
+            check_count("LoopLimits.max_equal_calls", self.max_equal_calls, 1)
+        check_count("LoopLimits.reply_bytes", self.reply_bytes, 256)
+        check_count("LoopLimits.feedback_bytes", self.feedback_bytes, 256)
+        check_count("LoopLimits.request_bytes", self.request_bytes, 1_024)
+        check_count("LoopLimits.collection_bytes", self.collection_bytes, 1_024)
+        if self.max_wire_request_bytes is not None:
+            check_count("LoopLimits.max_wire_request_bytes", self.max_wire_request_bytes, 1)
+        check_count("LoopLimits.max_parallel_tools", self.max_parallel_tools, 1, MAX_PARALLEL_TOOLS)

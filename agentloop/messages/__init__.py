@@ -1,0 +1,63 @@
+"""What is said: frozen values with tuples inside, and the checks for what a host hands in."""
+
+from .exchange import ModelExchange
+from .feedback import ToolFeedback, ToolResult
+from .parts import (
+    ImagePart,
+    JsonText,
+    Native,
+    Termination,
+    Text,
+    TextContent,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from .reply import ModelReply, reply_text
+from .request import (
+    FunctionSpec,
+    Message,
+    ModelOptions,
+    ModelRequest,
+    ResponseFormat,
+    SystemMessage,
+    ToolChoice,
+    UserMessage,
+)
+from .require import (
+    require_model_exchange,
+    require_model_reply,
+    require_model_request,
+    require_tool_feedback,
+    require_tool_result,
+)
+
+__all__ = [
+    "FunctionSpec",
+    "ImagePart",
+    "JsonText",
+    "Message",
+    "ModelExchange",
+    "ModelOptions",
+    "ModelReply",
+    "ModelRequest",
+    "Native",
+    "ResponseFormat",
+    "SystemMessage",
+    "Termination",
+    "Text",
+    "TextContent",
+    "TextPart",
+    "ToolCall",
+    "ToolChoice",
+    "ToolFeedback",
+    "ToolResult",
+    "Usage",
+    "UserMessage",
+    "reply_text",
+    "require_model_exchange",
+    "require_model_reply",
+    "require_model_request",
+    "require_tool_feedback",
+    "require_tool_result",
+]
