@@ -1,0 +1,43 @@
+"""The conversation as facts: origins, exchanges, slots, and the requests that follow from them."""
+
+from .book import Book, BookLimits, Conversation
+from .facts import (
+    ExchangeRef,
+    Fact,
+    OriginOpened,
+    ReplyTaken,
+    RequestRef,
+    RunClosed,
+    RunOutcome,
+    SendEnded,
+    SendStarted,
+    SlotMoved,
+)
+from .receipts import Receipt, ReceiptMint
+from .slots import CLOSING, NEXT, SlotState, move
+from .turn import Entry, Slot, Turn
+
+__all__ = [
+    "CLOSING",
+    "NEXT",
+    "Book",
+    "BookLimits",
+    "Conversation",
+    "Entry",
+    "ExchangeRef",
+    "Fact",
+    "OriginOpened",
+    "Receipt",
+    "ReceiptMint",
+    "ReplyTaken",
+    "RequestRef",
+    "RunClosed",
+    "RunOutcome",
+    "SendEnded",
+    "SendStarted",
+    "Slot",
+    "SlotMoved",
+    "SlotState",
+    "Turn",
+    "move",
+]

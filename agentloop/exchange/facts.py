@@ -1,0 +1,165 @@
+"""What is stored: frozen, versioned facts. Everything else about a conversation is derived.
+
+A run appends, in this order: one `OriginOpened`; for each model call one `SendStarted`, one
+`SendEnded` and, when it was replied, one `ReplyTaken` in the same batch; for each call of the
+reply its `SlotMoved` steps; at last one `RunClosed`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ..messages import (
+    FunctionSpec,
+    ModelOptions,
+    ModelReply,
+    SystemMessage,
+    ToolFeedback,
+    Usage,
+    UserMessage,
+)
+from .slots import SlotState
+
+__all__ = [
+    "ExchangeRef",
+    "Fact",
+    "OriginOpened",
+    "ReplyTaken",
+    "RequestRef",
+    "RunClosed",
+    "RunOutcome",
+    "SendEnded",
+    "SendStarted",
+    "SlotMoved",
+]
+
+RunOutcome = Literal["completed", "refused", "incomplete", "limit_reached", "failed", "cancelled"]
+"""How a run ended. ``failed`` and ``cancelled`` raise; the others are values of a `RunResult`."""
+
+
+class ExchangeRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One exchange, by content: ``digest`` chains over everything before it.
+
+    Attributes:
+        origin_id: the origin it belongs to.
+        index: its place in the origin, from 0.
+        digest: hex SHA-256 of the chain up to and including it.
+    """
+
+    origin_id: str
+    index: int
+    digest: str
+
+
+class RequestRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a model call is given: an origin and an exact prefix of its exchanges (R75).
+
+    Attributes:
+        origin_id: the origin.
+        exchanges: length of the prefix.
+        digest: the chain's digest there, so that another prefix cannot stand in for it.
+    """
+
+    origin_id: str
+    exchanges: int
+    digest: str
+
+
+class _Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="fact"):
+    run_id: str
+    version: Literal[1] = 1
+
+
+class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
+    """A run began: its fixed origin (R70), with a unique id and a content digest.
+
+    Attributes:
+        digest: over messages, options, tools and ``continues``; equal content in two runs has
+            equal digests and stays two origins.
+        continues: the exchange this user turn follows, None for the first turn.
+        messages: this turn's own messages; leading system messages replace those before.
+        tools: the visible catalogue; no callable, endpoint or permission (R73).
+        catalogue_digest: digest of the executable tool set, policy version included.
+        input_digest: over what the host asked for, so that a repeated start is recognised.
+    """
+
+    origin_id: str
+    digest: str
+    conversation: str | None
+    continues: ExchangeRef | None
+    messages: tuple[SystemMessage | UserMessage, ...]
+    options: ModelOptions
+    tools: tuple[FunctionSpec, ...]
+    catalogue_digest: str
+    input_digest: str
+    agent: str
+    at_ms: int
+
+
+class SendStarted(_Fact, frozen=True, tag="send_started"):
+    """One request is about to leave. Stored before its first byte does."""
+
+    attempt_id: str
+    request: RequestRef
+    call_sequence: int
+    model: str
+    at_ms: int
+
+
+class SendEnded(_Fact, frozen=True, tag="send_ended"):
+    """What became of an attempt.
+
+    Attributes:
+        outcome: ``replied``; ``failed`` with a typed error; ``abandoned`` when its caller ended.
+        code: the error's code, when not replied.
+        may_have_been_processed: whether the server may have worked on it.
+        usage: tokens as reported; None is unknown, never zero.
+    """
+
+    attempt_id: str
+    outcome: Literal["replied", "failed", "abandoned"]
+    code: str | None = None
+    may_have_been_processed: bool = True
+    usage: Usage | None = None
+
+
+class ReplyTaken(_Fact, frozen=True, tag="reply_taken"):
+    """A checked reply, taken in by the attempt that asked for it."""
+
+    origin_id: str
+    index: int
+    attempt_id: str
+    reply: ModelReply
+
+
+class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
+    """One step of one slot (see `slots`).
+
+    Attributes:
+        effect_id: identity of the execution, stable over repeated runs; None where nothing ran.
+        attempt: number of the execution, from 1; 0 where nothing ran.
+        feedback: what the model reads; closes the slot.
+        code: why, when not ``done``.
+    """
+
+    origin_id: str
+    exchange: int
+    position: int
+    state: SlotState
+    effect_id: str | None = None
+    attempt: int = 0
+    feedback: ToolFeedback | None = None
+    code: str | None = None
+
+
+class RunClosed(_Fact, frozen=True, tag="run_closed"):
+    """The run is over. ``reason`` is a finish word, a limit's name or an error's code."""
+
+    outcome: RunOutcome
+    reason: str | None
+    at_ms: int
+
+
+Fact = OriginOpened | SendStarted | SendEnded | ReplyTaken | SlotMoved | RunClosed

@@ -1,0 +1,55 @@
+"""The states of one tool call's slot, in one table.
+
+A slot belongs to one call of one stored reply and is keyed by (exchange, position): call ids are
+unique inside a reply only. A slot that holds feedback is *closed*: the next request can be built.
+
+    open     -> started            the claim is stored; the tool is about to run
+             -> failed             refused before it ran: bad arguments, unknown name
+             -> skipped            not run: limit, end of the run, reply that must not run
+             -> waiting            for a decision of the host
+    started  -> done               the tool answered
+             -> failed             the tool failed in a way it declared
+             -> unknown            nobody knows whether the effect happened
+    waiting  -> open | skipped
+    unknown  -> done | failed      settled by evidence or by the host
+             -> started            declared idempotent, or authorised once by the host
+
+``unknown`` may hold feedback that says so (a timeout, a cancel: the run or the conversation goes
+on) or none (a crash of the process: the run waits for settling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from ..errors import ConflictError
+
+__all__ = ["CLOSING", "NEXT", "SlotState", "move"]
+
+SlotState = Literal["open", "started", "done", "failed", "unknown", "skipped", "waiting"]
+
+NEXT: Final[Mapping[SlotState, frozenset[SlotState]]] = {
+    "open": frozenset({"started", "failed", "skipped", "waiting"}),
+    "started": frozenset({"done", "failed", "unknown"}),
+    "waiting": frozenset({"open", "skipped"}),
+    "unknown": frozenset({"done", "failed", "started"}),
+    "done": frozenset(),
+    "failed": frozenset(),
+    "skipped": frozenset(),
+}
+
+CLOSING: Final = frozenset({"done", "failed", "skipped"})
+"""States that always hold feedback."""
+
+
+def move(state: SlotState, to: SlotState, *, where: str) -> SlotState:
+    """Return ``to`` when the table allows the step.
+
+    Raises:
+        ConflictError: it does not; nothing was changed.
+    """
+    if to not in NEXT[state]:
+        allowed = ", ".join(sorted(NEXT[state])) or "no further state"
+        raise ConflictError(where, f"a slot that is {state} cannot become {to}: expected {allowed}")
+    return to
