@@ -1,0 +1,7 @@
+"""Where facts are kept: the contract, the media behind it, and the store in front of them."""
+
+from .backend import Backend
+from .memory import MemoryBackend
+from .store import Store
+
+__all__ = ["Backend", "MemoryBackend", "Store"]

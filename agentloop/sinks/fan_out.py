@@ -1,0 +1,43 @@
+"""Several sinks as one, and a queue as a sink."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..events import OutputEvent
+from ..limits import check_count
+from .sink import Sink
+
+__all__ = ["FanOut", "QueueSink"]
+
+
+class FanOut:
+    """Gives each event to every sink, in the order given; the first error ends the run."""
+
+    def __init__(self, *sinks: Sink) -> None:
+        self._sinks = sinks
+
+    async def emit(self, event: OutputEvent) -> None:
+        """Pass one event on."""
+        for sink in self._sinks:
+            await sink.emit(event)
+
+
+class QueueSink:
+    """A bounded queue of events; a full queue holds the run up until its reader takes one.
+
+    Args:
+        max_events: 1 and up.
+    """
+
+    def __init__(self, max_events: int = 256) -> None:
+        check_count("QueueSink.max_events", max_events, 1)
+        self._queue: asyncio.Queue[OutputEvent] = asyncio.Queue(max_events)
+
+    async def emit(self, event: OutputEvent) -> None:
+        """Put one event, waiting for room."""
+        await self._queue.put(event)
+
+    async def get(self) -> OutputEvent:
+        """Take the next event, waiting for one."""
+        return await self._queue.get()

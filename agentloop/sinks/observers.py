@@ -1,0 +1,95 @@
+"""Observers: bounded, isolated, one task each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from ..events import Event
+from .sink import Observer
+
+__all__ = ["ObserverHub"]
+
+_log = logging.getLogger("agentloop.observers")
+
+
+class _Pump:
+    """One observer's queue and task."""
+
+    def __init__(self, observer: Observer, max_events: int) -> None:
+        self._observer = observer
+        self._queue: deque[Event] = deque()
+        self._max = max_events
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.dropped = 0
+        self.failed = 0
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="agentloop observer")
+
+    def push(self, event: Event) -> None:
+        if len(self._queue) >= self._max:
+            self._queue.popleft()
+            self.dropped += 1
+        self._queue.append(event)
+        self._idle.clear()
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            while self._queue:
+                event = self._queue.popleft()
+                try:
+                    await self._observer.observe(event)
+                except Exception:
+                    self.failed += 1
+                    if self.failed == 1:  # once an observer, not once an event
+                        _log.exception("observer %s failed; the run goes on", type(self._observer).__qualname__)
+            self._wake.clear()
+            self._idle.set()
+
+    async def close(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            self.dropped += len(self._queue)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class ObserverHub:
+    """All observers of a runtime.
+
+    Attributes:
+        dropped, failed: events lost to a full queue or at closing, and errors raised, over all.
+    """
+
+    def __init__(self, observers: Sequence[Observer], *, max_events: int = 4096) -> None:
+        self._pumps = [_Pump(observer, max_events) for observer in observers]
+
+    def __bool__(self) -> bool:
+        return bool(self._pumps)
+
+    @property
+    def dropped(self) -> int:
+        """Events no observer call was made for."""
+        return sum(pump.dropped for pump in self._pumps)
+
+    @property
+    def failed(self) -> int:
+        """Errors that observers raised."""
+        return sum(pump.failed for pump in self._pumps)
+
+    def push(self, event: Event) -> None:
+        """Queue one event for every observer; never waits, never raises."""
+        for pump in self._pumps:
+            pump.push(event)
+
+    async def close(self, seconds: float = 1.0) -> None:
+        """Let the queues run empty for at most ``seconds``, then end the tasks."""
+        for pump in self._pumps:
+            await pump.close(seconds)
