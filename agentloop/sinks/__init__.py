@@ -1,0 +1,21 @@
+"""Who hears of a run: sinks in its path, readers of its feed, observers at its side."""
+
+from .emitter import Emitter, wall_ms
+from .fan_out import FanOut, QueueSink
+from .feed import Feed, Follower
+from .json_lines import JsonLinesSink
+from .observers import ObserverHub
+from .sink import Observer, Sink
+
+__all__ = [
+    "Emitter",
+    "FanOut",
+    "Feed",
+    "Follower",
+    "JsonLinesSink",
+    "Observer",
+    "ObserverHub",
+    "QueueSink",
+    "Sink",
+    "wall_ms",
+]

@@ -1,0 +1,99 @@
+"""How a run tells what happens: one numbering, then sink, feed and observers, in that order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..events import Event, ModelEnd, OutputEvent, event_id
+from ..limits import MODEL_END_SECONDS
+from .feed import Feed
+from .observers import ObserverHub
+from .sink import Sink
+
+__all__ = ["Emitter", "wall_ms"]
+
+_log = logging.getLogger("agentloop.sinks")
+
+E = TypeVar("E", bound=Event)
+
+
+def wall_ms() -> int:
+    """Milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Emitter:
+    """Stamps and delivers one run's events. Called by the run's own task only."""
+
+    def __init__(
+        self,
+        run_id: str,
+        feed: Feed,
+        *,
+        sink: Sink | None = None,
+        observers: ObserverHub | None = None,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.run_id, self.feed = run_id, feed
+        self._sink, self._observers, self._now = sink, observers or None, now_ms
+        self._sequence = 0
+
+    def _make(self, kind: type[E], span_id: str | None, fields: dict[str, Any]) -> E:
+        self._sequence = sequence = self._sequence + 1
+        run_id = self.run_id
+        inner = span_id is not None
+        return kind(
+            event_id=event_id(run_id, sequence),
+            occurred_at_ms=self._now(),
+            run_id=run_id,
+            span_id=span_id or run_id,
+            parent_span_id=run_id if inner else None,
+            invocation_id=span_id,
+            **fields,
+        )
+
+    def _publish(self, event: Event, sequence: int) -> None:
+        self.feed.push(event, sequence)
+        if self._observers is not None:
+            self._observers.push(event)
+
+    def process(self, kind: type[E], invocation_id: str | None = None, **fields: Any) -> None:
+        """Tell readers and observers what happened. Never waits, never raises."""
+        event = self._make(kind, invocation_id, fields)
+        self._publish(event, self._sequence)
+
+    async def output(self, kind: type[OutputEvent], invocation_id: str, **fields: Any) -> None:
+        """Deliver one output event: to the sink first, awaited, then to readers and observers.
+
+        Raises:
+            Exception: what the sink raised; the event is not published then.
+        """
+        event = self._make(kind, invocation_id, fields)
+        sequence = self._sequence
+        if self._sink is not None:
+            await self._sink.emit(event)
+        self._publish(event, sequence)
+        if self.feed.behind:
+            await self.feed.room()
+
+    async def end(self, invocation_id: str, **fields: Any) -> None:
+        """Deliver `ModelEnd` within 250 ms. Its failure changes nothing (R264, R265).
+
+        A second cancel that arrives meanwhile is passed on after the event is published.
+        """
+        event = self._make(ModelEnd, invocation_id, fields)
+        sequence = self._sequence
+        try:
+            if self._sink is not None:
+                async with asyncio.timeout(MODEL_END_SECONDS):
+                    await self._sink.emit(event)
+        except TimeoutError:
+            _log.warning("sink took longer than %d ms for model.end", int(MODEL_END_SECONDS * 1000))
+        except Exception:
+            _log.exception("sink failed on model.end; the outcome stands")
+        finally:
+            self._publish(event, sequence)
