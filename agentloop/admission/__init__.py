@@ -1,0 +1,19 @@
+"""What public boundaries admit: strict JSON, plain values, their canonical form and digests."""
+
+from .canonical import canonical, canonical_text
+from .digest import chain, digest, digest_bytes
+from .json_fault import INTEGER_DIGITS
+from .plain import is_unicode, require_plain
+from .strict_json import parse
+
+__all__ = [
+    "INTEGER_DIGITS",
+    "canonical",
+    "canonical_text",
+    "chain",
+    "digest",
+    "digest_bytes",
+    "is_unicode",
+    "parse",
+    "require_plain",
+]
