@@ -5,6 +5,7 @@ from .digest import chain, digest, digest_bytes
 from .json_fault import INTEGER_DIGITS
 from .plain import is_unicode, require_plain
 from .strict_json import parse
+from .typed import to_type
 
 __all__ = [
     "INTEGER_DIGITS",
@@ -16,4 +17,5 @@ __all__ = [
     "is_unicode",
     "parse",
     "require_plain",
+    "to_type",
 ]

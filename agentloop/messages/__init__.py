@@ -25,6 +25,11 @@ from .request import (
     UserMessage,
 )
 from .require import (
+    decode_model_exchange,
+    decode_model_reply,
+    decode_model_request,
+    decode_tool_feedback,
+    decode_tool_result,
     require_model_exchange,
     require_model_reply,
     require_model_request,
@@ -54,6 +59,11 @@ __all__ = [
     "ToolResult",
     "Usage",
     "UserMessage",
+    "decode_model_exchange",
+    "decode_model_reply",
+    "decode_model_request",
+    "decode_tool_feedback",
+    "decode_tool_result",
     "reply_text",
     "require_model_exchange",
     "require_model_reply",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import InputError
 from .parts import TextContent, Value, require_type
@@ -10,11 +10,11 @@ from .parts import TextContent, Value, require_type
 __all__ = ["ToolFeedback", "ToolResult"]
 
 
-def _check(where: str, status: object, content: object) -> None:
+def _check(where: str, status: object, content: Any) -> None:
     if status not in ("ok", "error") or type(status) is not str:
         raise InputError(f"{where}.status: expected 'ok' or 'error'")
     require_type(f"{where}.content", content, tuple)
-    for at, item in enumerate(content):  # type: ignore[arg-type]  # a tuple by the line above
+    for at, item in enumerate(content):
         require_type(f"{where}.content[{at}]", item, TextContent)
 
 

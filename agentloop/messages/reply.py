@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from ..errors import InputError
 from .parts import Native, Termination, Text, ToolCall, Usage, Value, require_type
 
@@ -56,6 +58,14 @@ class ModelReply(Value, frozen=True, dict=True):
     def text(self) -> str:
         """All body text, joined; present beside calls too. See `reply_text` for a final answer."""
         return "".join(item.text for item in self.output if type(item) is Text)
+
+    @property
+    def refusal(self) -> str | None:
+        """The refusal text the model wrote instead of a body, None when there is none."""
+        if '"refusal"' not in self.native.data:
+            return None
+        refusal = msgspec.json.decode(self.native.data).get("refusal")
+        return refusal if type(refusal) is str and refusal else None
 
 
 def reply_text(reply: ModelReply) -> str:

@@ -169,7 +169,7 @@ class ModelOptions(Value, frozen=True):
 def _check_number(name: str, value: object, low: int, high: int) -> None:
     if value is None:
         return
-    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:  # type: ignore
+    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type,operator]
         got = value if isinstance(value, (int, float)) else type(value).__name__
         raise InputError(f"{name}: expected a number from {low} to {high}, got {got}")
 

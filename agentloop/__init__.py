@@ -1,0 +1,199 @@
+"""agentloop: an asyncio-native agent runtime with a streaming-first core.
+
+Bytes of a Chat Completions stream are decoded and checked to the end, become one immutable
+`ModelReply`, are stored as a fact, and only then drive the next step of a budgeted tool loop.
+What a person sees meanwhile is a preview, never the truth.
+
+The layers. A module imports modules of lower numbers, or siblings on its own line without a
+cycle. Layers 0 to 5 import neither asyncio, anyio, aiohttp nor a database driver. A test reads
+this map and holds the imports to it.
+
+    errors.py         0  every error a caller can catch: one tree, drawn at the top
+    limits.py         1  every default and range in one place
+    admission/        2  strict JSON, canonical JSON, digests
+    messages/         3  what is said, frozen; require_* checks what a host hands in
+    events/           4  what happened, frozen: envelope, output, process, their order
+    wire/             4  sans-IO Chat Completions: framing, chunks, assembler, dialects, encoding
+    exchange/         5  the conversation as facts, pure: origins, entries, slots, book, snapshot
+    tools/            5  typed function to Tool, schema, policy, tool sets
+    sinks/            6  where events go: queue, fan-out, JSON lines, observers
+    persistence/      6  backends, and the store: append, then install, then publish
+    providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
+    effects/          7  ledger, one send, one tool execution, receipts, references
+    runner/           8  prepared calls, transports, children
+    loop/, agent.py   9  states, the pure step, the driver; Agent, an immutable definition
+    workflow/         9  a definition checked when it is built, and its engine
+    runtime.py       10  owns provider, store and effects; opens runs; closes in the right order
+    integrations/    11  optional extras, one module each
+    testing/         11  scripted provider, replay server, fake clock, contract suites, fixtures
+    cli/             12  the command line (with __main__.py)
+"""
+
+from .errors import (
+    AdmissionError,
+    AgentLoopError,
+    BudgetError,
+    ConflictError,
+    ConnectionFailed,
+    ConnectionLost,
+    HistoryError,
+    HTTPStatusError,
+    InputError,
+    LimitExceeded,
+    LostError,
+    ModelPending,
+    NotOwnerError,
+    PersistenceError,
+    ProviderError,
+    RestoreError,
+    SendTimeout,
+    StaleHeadError,
+    StreamRefused,
+    ToolCrashed,
+    ToolDefinitionError,
+    ToolFailed,
+    ToolResultError,
+)
+from .events import (
+    ENVELOPE_FIELDS,
+    EVENT_TYPES,
+    EVENT_VERSION,
+    Event,
+    ModelEnd,
+    ModelParsed,
+    ModelStart,
+    OutputEvent,
+    ProcessEvent,
+    ReasoningPreview,
+    RequestRejected,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    TextPreview,
+    ToolEnded,
+    ToolProgress,
+    ToolSkipped,
+    ToolStarted,
+    decode_event,
+    encode_event,
+    event_id,
+    event_sequence,
+)
+from .limits import LoopLimits, Timeouts
+from .messages import (
+    FunctionSpec,
+    ImagePart,
+    JsonText,
+    Message,
+    ModelExchange,
+    ModelOptions,
+    ModelReply,
+    ModelRequest,
+    Native,
+    ResponseFormat,
+    SystemMessage,
+    Termination,
+    Text,
+    TextContent,
+    TextPart,
+    ToolCall,
+    ToolChoice,
+    ToolFeedback,
+    ToolResult,
+    Usage,
+    UserMessage,
+    decode_model_exchange,
+    decode_model_reply,
+    decode_model_request,
+    decode_tool_feedback,
+    decode_tool_result,
+    reply_text,
+    require_model_exchange,
+    require_model_reply,
+    require_model_request,
+    require_tool_feedback,
+    require_tool_result,
+)
+
+__all__ = [
+    "AdmissionError",
+    "AgentLoopError",
+    "BudgetError",
+    "ConflictError",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "ENVELOPE_FIELDS",
+    "EVENT_TYPES",
+    "EVENT_VERSION",
+    "Event",
+    "FunctionSpec",
+    "HTTPStatusError",
+    "HistoryError",
+    "ImagePart",
+    "InputError",
+    "JsonText",
+    "LimitExceeded",
+    "LoopLimits",
+    "LostError",
+    "Message",
+    "ModelEnd",
+    "ModelExchange",
+    "ModelOptions",
+    "ModelParsed",
+    "ModelPending",
+    "ModelReply",
+    "ModelRequest",
+    "ModelStart",
+    "Native",
+    "NotOwnerError",
+    "OutputEvent",
+    "PersistenceError",
+    "ProcessEvent",
+    "ProviderError",
+    "ReasoningPreview",
+    "RequestRejected",
+    "ResponseFormat",
+    "RestoreError",
+    "RunEnded",
+    "RunEvent",
+    "RunStarted",
+    "SendTimeout",
+    "StaleHeadError",
+    "StreamRefused",
+    "SystemMessage",
+    "Termination",
+    "Text",
+    "TextContent",
+    "TextPart",
+    "TextPreview",
+    "Timeouts",
+    "ToolCall",
+    "ToolChoice",
+    "ToolCrashed",
+    "ToolDefinitionError",
+    "ToolEnded",
+    "ToolFailed",
+    "ToolFeedback",
+    "ToolProgress",
+    "ToolResult",
+    "ToolResultError",
+    "ToolSkipped",
+    "ToolStarted",
+    "Usage",
+    "UserMessage",
+    "decode_event",
+    "decode_model_exchange",
+    "decode_model_reply",
+    "decode_model_request",
+    "decode_tool_feedback",
+    "decode_tool_result",
+    "encode_event",
+    "event_id",
+    "event_sequence",
+    "reply_text",
+    "require_model_exchange",
+    "require_model_reply",
+    "require_model_request",
+    "require_tool_feedback",
+    "require_tool_result",
+]
