@@ -21,6 +21,8 @@
     |-- RestoreError               a snapshot or record cannot be restored
     |-- LostError                  a reference names nothing that is kept
     |-- ModelPending               a local wait ended; the send goes on
+    |-- OutcomeError               a run's text was required, and it did not complete
+    |-- RunCancelled               the run one waits for was cancelled by somebody else
     |-- ToolFailed                 raised by tools: a failure the model shall read
     `-- ToolCrashed                a tool raised an error it did not declare; the run ended
 
@@ -47,9 +49,11 @@ __all__ = [
     "LostError",
     "ModelPending",
     "NotOwnerError",
+    "OutcomeError",
     "PersistenceError",
     "ProviderError",
     "RestoreError",
+    "RunCancelled",
     "SendTimeout",
     "StaleHeadError",
     "StreamRefused",
@@ -358,6 +362,41 @@ class ModelPending(AgentLoopError):
 
     def __str__(self) -> str:
         return f"pending: the send {self.ref!r} has not ended"
+
+
+class OutcomeError(AgentLoopError):
+    """A run did not complete, and its text was required.
+
+    Attributes:
+        outcome, reason: as in `RunResult`.
+        ref: the run's id.
+    """
+
+    code = "outcome"
+
+    def __init__(self, outcome: str, reason: str | None, ref: str) -> None:
+        super().__init__(outcome, reason, ref)
+        self.outcome, self.reason, self.ref = outcome, reason, ref
+
+    def __str__(self) -> str:
+        return f"run {self.ref!r}: expected outcome completed, got {self.outcome} ({self.reason})"
+
+
+class RunCancelled(AgentLoopError):
+    """The run one waits for, or reads, was cancelled; the waiting task was not.
+
+    Attributes:
+        ref: the run's id.
+    """
+
+    code = "cancelled"
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(ref)
+        self.ref = ref
+
+    def __str__(self) -> str:
+        return f"run {self.ref!r} was cancelled"
 
 
 class ToolFailed(AgentLoopError):

@@ -1,0 +1,21 @@
+"""The two effects of a run, send a request and run a tool, and the ledger both debit."""
+
+from .execution import answer_call, skip_calls
+from .ledger import Ledger, Resource
+from .scope import Scope, settle
+from .send import Rejected, send
+from .tool_call import ToolOutcome, ToolThreads, execute
+
+__all__ = [
+    "Ledger",
+    "Rejected",
+    "Resource",
+    "Scope",
+    "ToolOutcome",
+    "ToolThreads",
+    "answer_call",
+    "execute",
+    "send",
+    "settle",
+    "skip_calls",
+]

@@ -1,0 +1,187 @@
+"""One call of a reply: refused with feedback, or run once and answered.
+
+reserve in the ledger -> store the claim -> run once -> store the answer -> publish it. A slot that
+was claimed always ends in a state with feedback while this process lives: ``done``, ``failed``, or
+``unknown`` with words that say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ToolCrashed
+from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
+from ..exchange import Slot, SlotState
+from ..messages import ToolFeedback, ToolResult
+from ..tools import ArgumentsRefused, Tool, ToolContext
+from .scope import Scope, settle
+from .tool_call import ToolOutcome, execute
+
+__all__ = ["answer_call", "skip_calls"]
+
+_FRAME = 96
+"""Bytes of one feedback as JSON besides its call id and its text."""
+
+
+async def answer_call(scope: Scope, exchange: int, position: int) -> None:
+    """Answer one open call.
+
+    Bad arguments, an unknown name, or an earlier tool's thread that has not ended give error
+    feedback and start nothing (R55-R57).
+
+    Raises:
+        BudgetError: no tool call is left in the ledger; the slot stays open.
+        ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
+        asyncio.CancelledError: the run was cancelled; its slot is ``unknown``, with feedback.
+    """
+    call = scope.turn.entries[exchange].slots[position].call
+    tool = scope.tools.get(call.name)
+    if tool is None:
+        known = ", ".join(scope.tools.names) or "none"
+        await _refuse(scope, exchange, position, "unknown_tool", f"there is no tool of that name; known tools: {known}")
+        return
+    try:
+        arguments = tool.admit(call.arguments.text)
+    except ArgumentsRefused as refused:
+        await _refuse(scope, exchange, position, "bad_arguments", refused.feedback)
+        return
+    busy = scope.threads.busy(scope.run_id)
+    if busy is not None:
+        text = f"an earlier call of {busy} timed out and its thread has not ended; try again later"
+        await _refuse(scope, exchange, position, "thread_busy", text)
+        return
+    scope.ledger.debit("tool_calls")
+    await _run(scope, exchange, position, tool, arguments)
+
+
+async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, code: str, text: str) -> None:
+    """Answer open calls without running them (``skipped``)."""
+    for position in positions:
+        await _complete(scope, exchange, position, "skipped", code, f"Not run: {text}.")
+
+
+async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: str) -> None:
+    await _complete(scope, exchange, position, "failed", code, f"Error, not run: {text}")
+
+
+async def _complete(scope: Scope, exchange: int, position: int, state: SlotState, code: str, text: str) -> None:
+    slot = scope.turn.entries[exchange].slots[position]
+    feedback = _fit(scope, slot, ToolResult.error(text))
+    await scope.store.commit(
+        lambda book: book.complete(scope.turn, exchange, position, state=state, feedback=feedback, code=code)
+    )
+    scope.emitter.process(
+        ToolSkipped,
+        None,
+        tool=slot.call.name,
+        call_id=slot.call.id,
+        exchange=exchange,
+        position=position,
+        slot=state,
+        code=code,
+    )
+
+
+async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments: dict[str, object]) -> None:
+    slot = scope.turn.entries[exchange].slots[position]
+    effect_id = f"{scope.run_id}/{exchange}.{position}"
+    began = scope.clock()
+    await scope.store.commit(lambda book: book.start_slot(scope.turn, exchange, position, effect_id=effect_id))
+    scope.emitter.process(
+        ToolStarted,
+        effect_id,
+        tool=tool.name,
+        call_id=slot.call.id,
+        exchange=exchange,
+        position=position,
+        arguments=slot.call.arguments.text,
+        attempt=slot.attempt,
+    )
+    try:
+        outcome = await execute(
+            tool, arguments, _context(scope, slot, tool, effect_id), pool=scope.threads,
+            max_output_bytes=_room(scope, slot, tool),
+        )
+    except BaseException:
+        text = "Error: the run was cancelled while this tool ran; whether its effect happened is unknown."
+        await settle(
+            _received(scope, exchange, position, "unknown", ToolResult.error(text), "cancelled", "cancelled", began)
+        )
+        raise
+    state, status, result = _verdict(outcome)
+    await _received(scope, exchange, position, state, result, outcome.code, status, began)
+    if outcome.kind == "crashed":
+        error = outcome.error
+        kind = f"{type(error).__module__}.{type(error).__qualname__}" if error is not None else "an error"
+        raise ToolCrashed(tool.name, slot.call.id, effect_id, kind.removeprefix("builtins.")) from error
+
+
+def _context(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContext[object]:
+    def progress(message: str, fraction: float | None) -> None:
+        scope.emitter.process(
+            ToolProgress, effect_id, tool=tool.name, call_id=slot.call.id, message=message, fraction=fraction
+        )
+
+    return ToolContext(
+        deps=scope.deps,
+        run_id=scope.run_id,
+        agent=scope.agent,
+        conversation=scope.conversation,
+        tool=tool.name,
+        call_id=slot.call.id,
+        effect_id=effect_id,
+        attempt=slot.attempt,
+        report=progress,
+    )
+
+
+def _verdict(outcome: ToolOutcome) -> tuple[SlotState, str, ToolResult]:
+    if outcome.kind == "crashed":
+        text = "Error: the tool stopped with an unexpected error; whether its effect happened is unknown."
+        return "unknown", "error", ToolResult.error(text)
+    assert outcome.result is not None, "every outcome but a crash has a result"
+    return outcome.kind, "success" if outcome.result.status == "ok" else "error", outcome.result
+
+
+async def _received(
+    scope: Scope,
+    exchange: int,
+    position: int,
+    state: SlotState,
+    result: ToolResult,
+    code: str | None,
+    status: str,
+    began: float,
+) -> None:
+    slot = scope.turn.entries[exchange].slots[position]
+    effect_id = slot.effect_id or ""
+    feedback = _fit(scope, slot, result)
+    receipt = scope.receipt(effect_id)
+    await scope.store.commit(
+        lambda book: book.receive(receipt, exchange, position, state=state, feedback=feedback, code=code)
+    )
+    scope.emitter.process(
+        ToolEnded,
+        effect_id,
+        tool=slot.call.name,
+        call_id=slot.call.id,
+        exchange=exchange,
+        position=position,
+        status=status,
+        slot=state,
+        code=code,
+        output_bytes=len(feedback.text.encode()),
+        duration_ms=int((scope.clock() - began) * 1000),
+    )
+
+
+def _fit(scope: Scope, slot: Slot, result: ToolResult) -> ToolFeedback:
+    """Address a result to its call, cut to the feedback limit when a tool made it too large."""
+    return ToolFeedback.of(slot.call.id, cut_result(result, _room(scope, slot, None)))
+
+
+def _room(scope: Scope, slot: Slot, tool: Tool | None) -> int:
+    """Bytes of feedback text: the limit without the call id and the feedback's own JSON (R98)."""
+    room = scope.limits.feedback_bytes - len(slot.call.id.encode()) - _FRAME
+    own = tool.policy.max_output_bytes if tool is not None else None
+    return max(64, room if own is None else min(room, own))

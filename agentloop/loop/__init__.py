@@ -1,0 +1,23 @@
+"""The budgeted serial tool loop: a table of phases, a pure step, a thin driver."""
+
+from .drive import advance, close, drive
+from .states import NEXT, Phase, Signal, follow
+from .step import Action, Answer, Ask, Close, Skip, phase_of, step, verdict
+
+__all__ = [
+    "NEXT",
+    "Action",
+    "Answer",
+    "Ask",
+    "Close",
+    "Phase",
+    "Signal",
+    "Skip",
+    "advance",
+    "close",
+    "drive",
+    "follow",
+    "phase_of",
+    "step",
+    "verdict",
+]

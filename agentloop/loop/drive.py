@@ -1,0 +1,138 @@
+"""The thin driver: take the next step until the run is closed, and leave a usable history always."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..effects import Rejected, Scope, answer_call, send, settle, skip_calls
+from ..errors import AgentLoopError, BudgetError
+from ..events import RunEnded, RunStarted
+from ..exchange import RunOutcome
+from .states import Phase, Signal, follow
+from .step import Answer, Ask, Close, Skip, phase_of, step
+
+__all__ = ["advance", "close", "drive"]
+
+_LIMIT_FIELDS = {"model_calls": "max_model_calls", "tool_calls": "max_tool_calls", "tokens": "max_tokens"}
+
+
+async def advance(scope: Scope) -> Phase:
+    """Read the facts, do the next durable action, return where the run is then.
+
+    Engine-free: the embedded driver calls it in a loop, and another engine may as well. A limit
+    ends the run with an outcome; see `drive` for what is raised.
+    """
+    turn = scope.turn
+    phase = phase_of(turn)
+    if phase is Phase.ENDED:
+        return phase
+    action = step(turn, scope.ledger, scope.limits, elapsed=scope.elapsed)
+    if type(action) is Ask:
+        return follow(phase, await _ask(scope))
+    if type(action) is Answer:
+        return follow(phase, await _answer(scope, action))
+    if type(action) is Skip:
+        await skip_calls(scope, action.exchange, action.positions, code=action.code, text=action.text)
+        return follow(phase, Signal.ANSWERED_ALL)
+    assert type(action) is Close
+    await close(scope, action.outcome, action.reason)
+    return follow(phase, Signal.CLOSED)
+
+
+async def drive(scope: Scope, *, cancelled: bool = False) -> None:
+    """Advance until the run is closed.
+
+    However it ends, every call of every stored reply has feedback afterwards and the run has its
+    `RunClosed` fact (unless the store itself has stopped), so the conversation can go on.
+
+    Args:
+        cancelled: it was cancelled before it began; record that and do nothing else.
+
+    Raises:
+        StreamRefused, ProviderError, ToolCrashed, PersistenceError, ConflictError: what ended the
+            run (outcome ``failed``).
+        asyncio.CancelledError: it was cancelled (outcome ``cancelled``).
+    """
+    opened = scope.turn.opened
+    scope.emitter.process(
+        RunStarted,
+        agent=scope.agent,
+        conversation=opened.conversation,
+        origin_id=opened.origin_id,
+        catalogue_digest=opened.catalogue_digest,
+    )
+    try:
+        if cancelled:
+            raise asyncio.CancelledError
+        async with asyncio.timeout(scope.limits.max_seconds) as clock:
+            while await advance(scope) is not Phase.ENDED:
+                pass
+    except TimeoutError as error:
+        if not clock.expired():
+            await _abort(scope, "failed", error)
+            raise
+        await settle(_finish(scope, "limit_reached", "max_seconds", "the run reached its limit (max_seconds)"))
+    except BaseException as error:
+        await _abort(scope, "failed" if isinstance(error, Exception) else "cancelled", error)
+        raise
+
+
+async def close(scope: Scope, outcome: RunOutcome, reason: str | None) -> None:
+    """Store the end of the run and tell it."""
+    turn = scope.turn
+    await scope.store.commit(lambda book: book.close_run(turn, outcome=outcome, reason=reason, at_ms=scope.now_ms()))
+    _tell_end(scope, outcome, reason)
+
+
+async def _ask(scope: Scope) -> Signal:
+    try:
+        reply = await send(scope)
+    except Rejected as rejected:
+        limit = rejected.error.limit
+        await close(scope, "limit_reached", _LIMIT_FIELDS.get(limit, limit))
+        return Signal.CLOSED
+    return Signal.ASKED if reply.calls else Signal.REPLIED
+
+
+async def _answer(scope: Scope, action: Answer) -> Signal:
+    try:
+        await answer_call(scope, action.exchange, action.position)
+    except BudgetError as error:  # another user of the shared ledger was quicker
+        limit = _LIMIT_FIELDS.get(error.limit, error.limit)
+        await skip_calls(scope, action.exchange, _open(scope), code=limit, text=f"the run reached its limit ({limit})")
+    last = scope.turn.last
+    return Signal.ANSWERED_ALL if last is not None and last.complete else Signal.ANSWERED_ONE
+
+
+def _open(scope: Scope) -> tuple[int, ...]:
+    last = scope.turn.last
+    return () if last is None else tuple(p for p, slot in enumerate(last.slots) if slot.feedback is None)
+
+
+async def _abort(scope: Scope, outcome: RunOutcome, error: BaseException) -> None:
+    code = error.code if isinstance(error, AgentLoopError) else type(error).__name__
+    reason = "cancelled" if outcome == "cancelled" else code
+    if scope.store.fault is not None or scope.turn.closed is not None:
+        _tell_end(scope, outcome, reason)
+        return
+    words = "the run was cancelled" if outcome == "cancelled" else "the run ended with an error"
+    await settle(_finish(scope, outcome, reason, words))
+
+
+async def _finish(scope: Scope, outcome: RunOutcome, reason: str | None, words: str) -> None:
+    if scope.turn.entries:
+        await skip_calls(scope, len(scope.turn.entries) - 1, _open(scope), code=reason or outcome, text=words)
+    await close(scope, outcome, reason)
+
+
+def _tell_end(scope: Scope, outcome: RunOutcome, reason: str | None) -> None:
+    turn = scope.turn
+    scope.emitter.process(
+        RunEnded,
+        outcome=outcome,
+        reason=reason,
+        model_calls=turn.model_calls,
+        tool_calls=turn.tool_calls,
+        usage=turn.usage,
+        duration_ms=int(scope.elapsed * 1000),
+    )

@@ -1,0 +1,63 @@
+"""The phases of a run, in one table.
+
+    asking      the next effect is a model call
+    answering   the newest reply has calls without feedback
+    ended       a `RunClosed` fact exists
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+__all__ = ["NEXT", "Phase", "Signal", "follow"]
+
+
+class Phase(Enum):
+    """Where a run is."""
+
+    ASKING = "asking"
+    ANSWERING = "answering"
+    ENDED = "ended"
+
+
+class Signal(Enum):
+    """What one step did."""
+
+    REPLIED = "replied"
+    """A reply without calls is stored."""
+    ASKED = "asked"
+    """A reply with calls is stored."""
+    ANSWERED_ONE = "answered_one"
+    """One call has feedback, others have not."""
+    ANSWERED_ALL = "answered_all"
+    """Every call of the newest reply has feedback."""
+    CLOSED = "closed"
+    """The run is closed."""
+
+
+NEXT: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
+    Phase.ASKING: {
+        Signal.REPLIED: Phase.ASKING,
+        Signal.ASKED: Phase.ANSWERING,
+        Signal.CLOSED: Phase.ENDED,
+    },
+    Phase.ANSWERING: {
+        Signal.ANSWERED_ONE: Phase.ANSWERING,
+        Signal.ANSWERED_ALL: Phase.ASKING,
+    },
+    Phase.ENDED: {},
+}
+
+
+def follow(phase: Phase, signal: Signal) -> Phase:
+    """The phase after ``signal``.
+
+    Raises:
+        ValueError: the table has no such step; nothing was changed.
+    """
+    try:
+        return NEXT[phase][signal]
+    except KeyError:
+        raise ValueError(f"a run that is {phase.value} cannot take {signal.value}") from None
