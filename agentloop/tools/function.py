@@ -1,0 +1,287 @@
+"""A typed function becomes a tool."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, overload
+
+from ..admission import parse
+from ..errors import InputError, ToolDefinitionError
+from ..limits import TOOL_TIMEOUT
+from ..messages import FunctionSpec, ToolResult
+from .arguments import Arguments
+from .context import ToolContext
+from .policy import ToolPolicy
+from .result import encode_result
+from .schema import admit_schema
+from .signature import read_signature, struct_schema
+from .validator import compile_check
+
+__all__ = ["Tool", "check_tool_name", "tool"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_DEFAULTS: Final = ToolPolicy()
+
+Call = Callable[[dict[str, Any], ToolContext[Any]], Any]
+"""What runs a tool made from a schema: the arguments as parsed, and the context."""
+
+
+def check_tool_name(name: object) -> str:
+    """Return a name that is valid on the wire: 1 to 64 of ``A-Z a-z 0-9 _ -``.
+
+    Raises:
+        ToolDefinitionError: ``bad_tool_name``.
+    """
+    if type(name) is not str:
+        raise ToolDefinitionError("bad_tool_name", "", f"expected a name of type str, got {type(name).__name__}")
+    if not _NAME.match(name):
+        rule = f"expected 1 to 64 of A-Z a-z 0-9 _ -, got {len(name)} characters"
+        raise ToolDefinitionError("bad_tool_name", name[:80], rule)
+    return name
+
+
+class Tool:
+    """One function that a model may call. Made by `tool` or `Tool.from_schema`; fixed afterwards (R50).
+
+    Two tools are equal only if they are the same object. Calling a tool calls its function, so a
+    test may use it as if it were not decorated.
+
+    Attributes:
+        spec: what the model sees.
+        policy: how it is run.
+        kind: ``function``, or ``schema`` for one made from a JSON Schema.
+        owner: where it is defined, for errors: ``module.function``, or a server's name.
+        is_async: whether its function is awaited; otherwise it runs in a thread.
+    """
+
+    __slots__ = ("_arguments", "_call", "_function", "is_async", "kind", "owner", "policy", "spec")
+
+    spec: FunctionSpec
+    policy: ToolPolicy
+    kind: str
+    owner: str
+    is_async: bool
+    _function: Callable[..., Any]
+    _call: Call
+    _arguments: Arguments
+
+    def __init__(
+        self,
+        spec: FunctionSpec,
+        *,
+        policy: ToolPolicy,
+        kind: str,
+        owner: str,
+        function: Callable[..., Any],
+        call: Call,
+        arguments: Arguments,
+    ) -> None:
+        fixed = object.__setattr__
+        for name, value in (("spec", spec), ("policy", policy), ("kind", kind), ("owner", owner)):
+            fixed(self, name, value)
+        fixed(self, "is_async", _is_async(function))
+        fixed(self, "_function", function)
+        fixed(self, "_call", call)
+        fixed(self, "_arguments", arguments)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: a tool is fixed once it is defined")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name}: a tool is fixed once it is defined")
+
+    @property
+    def name(self) -> str:
+        """The name that the model calls it by."""
+        return self.spec.name
+
+    @property
+    def digest_basis(self) -> dict[str, Any]:
+        """What a catalogue's digest covers of this tool: plain values, no library versions (R67)."""
+        return {
+            "description": self.spec.description,
+            "idempotent": self.policy.idempotent,
+            "kind": self.kind,
+            "max_output_bytes": self.policy.max_output_bytes,
+            "name": self.spec.name,
+            "parameters": parse(self.spec.parameters),
+            "strict": self.spec.strict,
+            "timeout": self.policy.timeout,
+        }
+
+    @classmethod
+    def from_schema(
+        cls,
+        name: str,
+        description: str,
+        *,
+        parameters: Mapping[str, Any] | str,
+        call: Call,
+        policy: ToolPolicy = _DEFAULTS,
+        owner: str = "",
+        strict: bool | None = None,
+    ) -> Tool:
+        """Make a tool from a JSON Schema.
+
+        Args:
+            parameters: the schema of the arguments object, as a plain dict or JSON text. It is only
+                checked against: arguments reach ``call`` exactly as the model wrote them.
+            call: sync or async; gets the arguments and a `ToolContext`.
+            owner: who defines it, for errors; by default the name of ``call``.
+            strict: asks the provider to hold the schema itself.
+
+        Raises:
+            ToolDefinitionError: a bad name, or ``unsupported_schema`` with the path of the keyword.
+        """
+        check_tool_name(name)
+        admitted = admit_schema(name, parameters)
+        check = compile_check(name, admitted)  # now, so that a faulty schema is refused here
+        if not callable(call):
+            raise ToolDefinitionError("bad_tool", name, f"call: expected a callable, got {type(call).__name__}")
+        return cls(
+            FunctionSpec(name=name, description=description, parameters=admitted.text, strict=strict),
+            policy=policy,
+            kind="schema",
+            owner=owner or _owner(call),
+            function=call,
+            call=call,
+            arguments=Arguments(name, lambda: check, None),
+        )
+
+    def admit(self, arguments_text: str) -> dict[str, Any]:
+        """Check a model's arguments and decode them.
+
+        Args:
+            arguments_text: as the model wrote it; "" and ``null`` mean ``{}``.
+
+        Returns:
+            What `invoke` takes: keyword arguments, or the parsed object of a tool made from a schema.
+
+        Raises:
+            ArgumentsRefused: they are no JSON, or do not fit; its ``feedback`` is for the model.
+            ToolDefinitionError: the schema or a type of the tool is at fault; the run ends.
+        """
+        return self._arguments.admit(arguments_text)
+
+    def invoke(self, arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        """Call the function: returns its value, or an awaitable when ``is_async``."""
+        return self._call(arguments, context)
+
+    def encode(self, value: object) -> ToolResult:
+        """The result that a returned value stands for.
+
+        Raises:
+            ToolResultError: the value has no JSON, or holds NaN, an infinity or bytes.
+        """
+        return encode_result(self.spec.name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, with no checks."""
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.spec.name!r} of {self.owner}>"
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    idempotent: bool = False,
+    timeout: float | None = TOOL_TIMEOUT,
+    errors: tuple[type[Exception], ...] = (),
+    max_output_bytes: int | None = None,
+    policy: ToolPolicy | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    idempotent: bool = False,
+    timeout: float | None = TOOL_TIMEOUT,
+    errors: tuple[type[Exception], ...] = (),
+    max_output_bytes: int | None = None,
+    policy: ToolPolicy | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a typed function, sync or async; used as ``@tool`` or ``@tool(…)``.
+
+    Each parameter becomes a member of the arguments object, by its annotation: JSON types, and
+    whatever msgspec decodes (structs, dataclasses, typed dicts, UUIDs, dates, enums, literals).
+    ``Annotated[T, msgspec.Meta(description=…, ge=…)]`` adds to the schema. A parameter annotated
+    `ToolContext` gets the context and is not shown to the model. What the function returns is
+    described at `agentloop.tools.result`. A sync function runs in a thread.
+
+    Args:
+        name: by default the function's.
+        description: by default the first paragraph of its docstring.
+        idempotent, timeout, errors, max_output_bytes: see `ToolPolicy`.
+        policy: all of these at once, instead of them.
+
+    Raises:
+        ToolDefinitionError: names the parameter, the schema path or the name that is wrong.
+        InputError: a policy value is outside its range, or given twice.
+    """
+    own = ToolPolicy(idempotent=idempotent, timeout=timeout, errors=errors, max_output_bytes=max_output_bytes)
+    if policy is not None and own != _DEFAULTS:
+        raise InputError("tool: expected either policy= or its single values, got both")
+    scope = dict(sys._getframe(1).f_locals)  # types local to the defining function, for string annotations
+    make = functools.partial(
+        _from_function, name=name, description=description, policy=own if policy is None else policy, scope=scope
+    )
+    return make if fn is None else make(fn)
+
+
+def _from_function(
+    fn: Callable[..., Any], *, name: str | None, description: str | None, policy: ToolPolicy, scope: dict[str, Any]
+) -> Tool:
+    if isinstance(fn, Tool) or not callable(fn):
+        raise ToolDefinitionError("bad_tool", "", f"expected a function, got {type(fn).__name__}")
+    known = check_tool_name(getattr(fn, "__name__", None) if name is None else name)
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ToolDefinitionError("bad_tool", known, "expected a function that returns a value, got a generator")
+    signature = read_signature(known, fn, scope)
+    schema = struct_schema(known, signature.arguments)
+    schema.setdefault("properties", {})
+    admitted = admit_schema(known, schema)
+    return Tool(
+        FunctionSpec(
+            name=known,
+            description=_first_paragraph(fn) if description is None else description,
+            parameters=admitted.text,
+        ),
+        policy=policy,
+        kind="function",
+        owner=_owner(fn),
+        function=fn,
+        call=_by_keyword(fn, signature.context),
+        arguments=Arguments(known, lambda: compile_check(known, admitted), signature.arguments),
+    )
+
+
+def _by_keyword(fn: Callable[..., Any], context_name: str | None) -> Call:
+    if context_name is None:
+        return lambda arguments, _: fn(**arguments)
+    return lambda arguments, context: fn(**arguments, **{context_name: context})
+
+
+def _first_paragraph(fn: Callable[..., Any]) -> str:
+    text = inspect.getdoc(fn) or ""
+    return " ".join(text.strip().split("\n\n")[0].split())
+
+
+def _owner(fn: Callable[..., Any]) -> str:
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    return f"{getattr(fn, '__module__', None) or type(fn).__module__}.{name}"
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -1,0 +1,146 @@
+"""From a Python function to the parameters that a model fills in.
+
+The signature is read once, when the tool is defined. Annotations may be strings (``from __future__
+import annotations``); names are looked up in the function's module, in what it closes over, and in
+the scope that defines it, so types local to a test function work too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from ..errors import ToolDefinitionError
+from .context import ToolContext
+
+__all__ = ["Signature", "read_signature", "struct_schema"]
+
+_MUTABLE: Final = (list, dict, set, bytearray)
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """What a function takes.
+
+    Attributes:
+        arguments: a generated struct with one field a parameter; closed, keyword-only.
+        context: name of the parameter that gets the `ToolContext`, None when there is none.
+    """
+
+    arguments: type[msgspec.Struct]
+    context: str | None
+
+
+def read_signature(tool: str, function: Callable[..., Any], scope: Mapping[str, Any]) -> Signature:
+    """Read the parameters of ``function``.
+
+    Args:
+        tool: the tool's name, for errors.
+        scope: names visible where the function is defined.
+
+    Raises:
+        ToolDefinitionError: ``bad_tool``, names the parameter and what is wrong with it.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ToolDefinitionError("bad_tool", tool, f"expected a function with a signature: {error}") from error
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    context: str | None = None
+    for parameter in parameters:
+        annotation = _annotation(tool, function, parameter, scope)
+        if _is_context(annotation):
+            if context is not None:
+                raise _bad(tool, parameter.name, "expected one ToolContext; there is another")
+            context = parameter.name
+        elif parameter.default is parameter.empty:
+            fields.append((parameter.name, annotation))
+        else:
+            fields.append((parameter.name, annotation, _default(parameter.default)))
+    try:
+        arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, frozen=True)
+    except (TypeError, ValueError) as error:
+        raise ToolDefinitionError("bad_tool", tool, f"its parameters cannot be a JSON object: {error}") from error
+    return Signature(arguments=arguments, context=context)
+
+
+def _annotation(tool: str, function: Callable[..., Any], parameter: inspect.Parameter, scope: Mapping[str, Any]) -> Any:
+    name = parameter.name
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise _bad(tool, name, "expected a parameter with a name of its own; * and ** take anything")
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise _bad(tool, name, "expected a parameter that can be passed by name, got a positional-only one")
+    if parameter.annotation is parameter.empty:
+        raise _bad(tool, name, "expected a type annotation")
+    inner = inspect.unwrap(function)
+    inner = getattr(inner, "__func__", inner)
+    names = {**scope, **_closure(inner)}
+    holder = types.SimpleNamespace(__annotations__={name: parameter.annotation})
+    try:
+        hints = typing.get_type_hints(holder, getattr(inner, "__globals__", {}), names, include_extras=True)
+    except Exception as error:  # the annotation is code, and may raise anything
+        raise _bad(tool, name, f"its annotation cannot be resolved: {type(error).__name__}: {error}") from error
+    return hints[name]
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    cells = getattr(function, "__closure__", None) or ()
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            continue  # assigned later than the function: no annotation can mean it
+    return found
+
+
+def _is_context(annotation: Any) -> bool:
+    while typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
+
+
+def _default(value: Any) -> Any:
+    """Python's meaning of a default: the object itself, shared by all calls."""
+    return msgspec.field(default_factory=lambda: value) if isinstance(value, _MUTABLE) else value
+
+
+def _bad(tool: str, parameter: str, rule: str) -> ToolDefinitionError:
+    return ToolDefinitionError("bad_tool", tool, f"parameter {parameter!r}: {rule}")
+
+
+def struct_schema(tool: str, kind: Any) -> dict[str, Any]:
+    """The JSON Schema of a type that msgspec can describe; closed at every level, references local.
+
+    msgspec leaves nested objects open and then drops their unknown members while decoding; here
+    they are closed, so an unknown member is refused instead of dropped (R54, R161).
+
+    Raises:
+        ToolDefinitionError: ``bad_tool``: the type has no JSON Schema.
+    """
+    try:
+        (schema,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise ToolDefinitionError("bad_tool", tool, f"a parameter has a type without a JSON Schema: {error}") from error
+    for part in parts.values():
+        if "properties" in part:
+            part.setdefault("additionalProperties", False)
+        elif "prefixItems" in part:
+            part.setdefault("items", False)
+    ref = schema.get("$ref", "")
+    name = ref.removeprefix("#/$defs/")
+    if not ref or len(schema) > 1 or _used(name, parts):
+        return {**schema, "$defs": parts} if parts else schema
+    root = dict(parts.pop(name))
+    root.pop("title", None)
+    return {**root, "$defs": parts} if parts else root
+
+
+def _used(name: str, parts: Mapping[str, Any]) -> bool:
+    """Whether a component refers to the component ``name``: then it must keep its name."""
+    return f'"#/$defs/{name}"'.encode() in msgspec.json.encode(parts)
