@@ -84,7 +84,7 @@ def parse(
     """
     text = _decoded(text, max_bytes)
     openers = text.count("{") + text.count("[")
-    if openers > _SAFE_DEPTH and sys.getrecursionlimit() > _SAFE_DEPTH and _too_deep(text, _SAFE_DEPTH):
+    if openers > _SAFE_DEPTH and sys.getrecursionlimit() > _SAFE_DEPTH and _too_deep(text, max_depth):
         raise _fault(text, max_depth, max_values)
     read = _READ
     if "-0" in text or not 0 < sys.get_int_max_str_digits() <= INTEGER_DIGITS:
