@@ -1,0 +1,497 @@
+"""Chat Completions over HTTP: one request a send, its stream checked to the end.
+
+Nothing here sends twice. Redirects are not followed, a connection error is not retried (the HTTP
+library retries idempotent methods only, and a chat request is a POST), a refused stream is not asked
+for again in another form (R114, R121). Keys are asked for at each send and kept nowhere else; no
+error, representation or recording of this module holds one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import io
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Final, NoReturn
+
+import aiohttp
+from yarl import URL
+
+from ..errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    InputError,
+    LimitExceeded,
+    ProviderError,
+    SendTimeout,
+    StreamRefused,
+)
+from ..limits import ENCODED_REQUEST_BYTES, EVENT_BYTES, RESPONSE_BYTES, Timeouts, check_count
+from ..messages import ModelRequest
+from ..wire.assembler import ReplyAssembler
+from ..wire.dialect import Dialect
+from ..wire.encode import EncodedRequest, encode_request
+from ..wire.presets import dialect as preset
+from ..wire.presets import dialect_for_host
+from .clock import ClockExpired, Watchdog
+from .http_errors import ERROR_BODY_BYTES, body_kind, parse_error_body, status_error
+from .provider import ModelStream, RequestInspection
+from .reading import Cut, ReplyStream
+from .recording import Ended, Recorder, Tape
+
+__all__ = ["ApiKey", "ChatCompletions"]
+
+ApiKey = str | Callable[[], str | Awaitable[str]]
+"""A key, or a function called before each send that returns one, at once or awaited."""
+
+ERROR_BODY_SECONDS: Final = 5.0
+"""How long an error's body is waited for; what has come by then is used."""
+
+KEEPALIVE_SECONDS: Final = 4.0
+"""Idle connections are dropped before common servers drop them (5 s), so that no request meets a closing one."""
+
+_TIMEOUTS: Final = Timeouts()
+_BODY_IN_ONE_WRITE: Final = 1 << 20  # above this the HTTP library wants a file object
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+_VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
+_SECRET_NAME: Final = re.compile(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
+_OWN_HEADERS: Final = frozenset(
+    {"content-length", "content-type", "host", "transfer-encoding", "connection", "x-client-request-id"}
+)
+
+
+class ChatCompletions:
+    """A model behind a Chat Completions endpoint.
+
+    Args:
+        base_url: ``http`` or ``https``, with or without a slash at its end; ``/chat/completions`` is
+            added. No user, password, query or fragment.
+        model: sent as it is.
+        api_key: sent as ``Authorization: Bearer``; None sends no such header.
+        headers: added to each request; may replace Accept, Accept-Encoding and User-Agent.
+        query: added to the URL, as ``{"api-version": "…"}``.
+        dialect: a preset's name or a `Dialect`; None takes the preset for the host, else ``openai``.
+        max_in_flight: sends at a time; more wait in order of arrival. Waiting is on no clock. None
+            is no limit.
+        timeouts: see `Timeouts`. Waiting for ``max_in_flight`` and the key is on none of them.
+        max_request_bytes, max_response_bytes, max_event_bytes: ceilings of the encoded request, the
+            decoded body and one event.
+        session: used instead of an own one and never closed here. Its middlewares, redirects and
+            status checks are switched off for these requests.
+        trust_env: let the own session read proxy settings from the environment.
+        recorder: writes what the endpoint answers into a folder.
+        wall_clock: POSIX time, against which a ``Retry-After`` date is measured.
+
+    Raises:
+        InputError: an argument that is not as said, by name; never with its value when that may
+            hold a key.
+    """
+
+    name: Final = "chat-completions"
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str,
+        api_key: ApiKey | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        dialect: str | Dialect | None = None,
+        max_in_flight: int | None = None,
+        timeouts: Timeouts = _TIMEOUTS,
+        max_request_bytes: int = ENCODED_REQUEST_BYTES,
+        max_response_bytes: int = RESPONSE_BYTES,
+        max_event_bytes: int = EVENT_BYTES,
+        session: aiohttp.ClientSession | None = None,
+        trust_env: bool = False,
+        recorder: Recorder | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        base = _base_url(base_url)
+        if type(model) is not str or not model:
+            raise InputError("ChatCompletions.model: expected a non-empty string")
+        if max_in_flight is not None:
+            check_count("ChatCompletions.max_in_flight", max_in_flight, 1)
+        check_count("ChatCompletions.max_request_bytes", max_request_bytes, 1)
+        check_count("ChatCompletions.max_response_bytes", max_response_bytes, 1)
+        check_count("ChatCompletions.max_event_bytes", max_event_bytes, 1)
+        if type(api_key) is str:
+            _check_key(api_key)
+        elif api_key is not None and not callable(api_key):
+            raise InputError("ChatCompletions.api_key: expected a string, a function or None")
+        self.base_url, self.model = str(base), model
+        self.dialect = _dialect(dialect, base.host or "")
+        self.timeouts = timeouts
+        self.max_request_bytes, self.max_response_bytes = max_request_bytes, max_response_bytes
+        self.max_event_bytes, self.max_in_flight = max_event_bytes, max_in_flight
+        self._url = (base / "chat" / "completions").update_query(_pairs("query", query))
+        self._headers = _headers(headers, has_key=api_key is not None)
+        self._api_key, self._given_session, self._trust_env = api_key, session, trust_env
+        self._recorder, self._wall_clock = recorder, wall_clock
+        self._known_secrets = _secrets(headers, query)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._slots: asyncio.Semaphore | None = None
+
+    def __repr__(self) -> str:
+        return f"ChatCompletions({self.base_url!r}, model={self.model!r}, dialect={self.dialect.name!r})"
+
+    def inspect_request(self, request: ModelRequest) -> RequestInspection:
+        """Say what the request would weigh; sends nothing. See `Provider.inspect_request`."""
+        return RequestInspection.of(encode_request(request, model=self.model, dialect=self.dialect))
+
+    def stream(
+        self, request: ModelRequest, *, attempt_id: str, max_reply_bytes: int | None = None
+    ) -> AbstractAsyncContextManager[ModelStream]:
+        """Send the request once, when the block is entered. See `Provider.stream`."""
+        return _Send(self, request, attempt_id, max_reply_bytes)
+
+    async def aclose(self) -> None:
+        """Close the own session; streams still open break. A later send opens a new one."""
+        session, self._session, self._loop, self._slots = self._session, None, None, None
+        if session is not None:
+            await session.close()
+
+    def _bind(self) -> aiohttp.ClientSession:
+        """The session of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not loop:
+            raise InputError(
+                "ChatCompletions: expected the event loop it was used in before; call aclose() there to free it"
+            )
+        self._loop = loop
+        if self._slots is None and self.max_in_flight is not None:
+            self._slots = asyncio.Semaphore(self.max_in_flight)
+        if self._given_session is not None:
+            return self._given_session
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=self._trust_env,
+            )
+        return self._session
+
+    async def _key(self, attempt_id: str) -> str | None:
+        if self._api_key is None or isinstance(self._api_key, str):
+            return self._api_key
+        try:
+            found = self._api_key()
+            key = await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            raise ProviderError(
+                f"api_key: expected a key from the function, got {type(error).__name__}",
+                attempt_id=attempt_id,
+                may_have_been_processed=False,
+            ) from error
+        _check_key(key)
+        return key
+
+
+class _Send:
+    """One send: entering it sends, leaving it ends the stream."""
+
+    def __init__(self, owner: ChatCompletions, request: ModelRequest, attempt_id: str, limit: int | None) -> None:
+        self._owner, self._request, self._attempt_id, self._limit = owner, request, attempt_id, limit
+        self._stream: ReplyStream | None = None
+
+    async def __aenter__(self) -> ModelStream:
+        owner = self._owner
+        if not _VISIBLE.fullmatch(self._attempt_id) or len(self._attempt_id) > 128:
+            raise InputError("attempt_id: expected 1 to 128 visible ASCII characters")
+        if self._stream is not None:
+            raise InputError("stream: expected to be entered once; one send is one request")
+        encoded = encode_request(self._request, model=owner.model, dialect=owner.dialect)
+        if encoded.body_bytes > owner.max_request_bytes:
+            raise LimitExceeded("max_request_bytes", owner.max_request_bytes, encoded.body_bytes)
+        session, slots = owner._bind(), owner._slots
+        if slots is not None:
+            await slots.acquire()
+        self._stream = await self._send(session, encoded, slots)
+        return self._stream
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stream is not None:
+            self._stream.leave()
+
+    async def _send(
+        self, session: aiohttp.ClientSession, encoded: EncodedRequest, slots: asyncio.Semaphore | None
+    ) -> ReplyStream:
+        owner, loop = self._owner, asyncio.get_running_loop()
+        tape = None
+        try:
+            key = await owner._key(self._attempt_id)
+            secrets = (*owner._known_secrets, key) if key else owner._known_secrets
+            headers = {**owner._headers, "X-Client-Request-Id": self._attempt_id}
+            if key is not None:
+                headers["Authorization"] = f"Bearer {key}"
+            body = encoded.body
+            if owner._recorder is not None:
+                sizes = RequestInspection.of(encoded)
+                tape = owner._recorder.begin(model=owner.model, body=body, inspection=sizes, secrets=secrets)
+            started = loop.time()
+            response = await self._post(session, body, headers, started)
+        except BaseException:
+            if slots is not None:
+                slots.release()
+            raise
+        source = _HTTPSource(response, slots, tape)
+        try:
+            if response.status != 200 or not _is_event_stream(response):
+                await self._refuse(source, started, secrets)
+            stream = ReplyStream(self._assembler(), source, now=loop.time, secrets=secrets)
+            source.watchdog = Watchdog(stream, owner.timeouts, started=started, loop=loop, expire=source.expire)
+        except BaseException:
+            source.end("abandoned")
+            raise
+        return stream
+
+    def _assembler(self) -> ReplyAssembler:
+        owner = self._owner
+        return ReplyAssembler(
+            owner.dialect,
+            max_event_bytes=owner.max_event_bytes,
+            max_response_bytes=owner.max_response_bytes,
+            max_reply_bytes=self._limit,
+        )
+
+    async def _post(
+        self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str], started: float
+    ) -> aiohttp.ClientResponse:
+        """Send, and wait for the answer's head."""
+        timeouts = self._owner.timeouts
+        clocks = [("total_timeout", timeouts.total), ("first_event_timeout", timeouts.first_event)]
+        code, seconds = min(
+            ((c, s) for c, s in clocks if s is not None), key=lambda clock: clock[1], default=("", None)
+        )
+        clock = asyncio.timeout_at(None if seconds is None else started + seconds)
+        failure: ProviderError
+        try:
+            async with clock:
+                return await session.post(
+                    self._owner._url,
+                    data=body if len(body) <= _BODY_IN_ONE_WRITE else io.BytesIO(body),
+                    headers=headers,
+                    allow_redirects=False,
+                    raise_for_status=False,
+                    auto_decompress=True,
+                    middlewares=(),
+                    timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect, sock_connect=timeouts.connect),
+                )
+        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+            if clock.expired():
+                failure = SendTimeout(
+                    f"{code}: expected an answer within {seconds:g} s, got none", code=code, attempt_id=self._attempt_id
+                )
+            else:
+                failure = _send_error(error, self._attempt_id)
+        raise failure  # outside the handler: what the HTTP library raised may hold the request's headers
+
+    async def _refuse(self, source: _HTTPSource, started: float, secrets: tuple[str, ...]) -> NoReturn:
+        """Raise for an answer that is no event stream, with what its body says."""
+        owner, loop, response = self._owner, asyncio.get_running_loop(), source.response
+        until = loop.time() + ERROR_BODY_SECONDS
+        if owner.timeouts.total is not None:
+            until = min(until, started + owner.timeouts.total)
+        body, whole = await _read_some(response.content, until)
+        if source.tape is not None:
+            source.tape.add(body)
+        source.end("complete" if whole else "cut")
+        if response.status != 200:
+            raise status_error(
+                response.status,
+                response.headers,
+                body,
+                attempt_id=self._attempt_id,
+                now=owner._wall_clock(),
+                secrets=secrets,
+            )
+        vendor = parse_error_body(body, secrets=secrets) if body.lstrip()[:1] in (b"{", b"[") else None
+        raise StreamRefused(
+            "not_event_stream",
+            0,
+            0,
+            "content type text/event-stream",
+            body_kind(response.headers.get("Content-Type", ""), body[:64]),
+            dialect=owner.dialect.name,
+            vendor_code=vendor.code if vendor else None,
+            vendor_type=vendor.type if vendor else None,
+            vendor_message=vendor.message if vendor else None,
+        )
+
+
+class _HTTPSource:
+    """Owns the connection, the clock, the tape and the slot of one send; `end` frees them all."""
+
+    def __init__(self, response: aiohttp.ClientResponse, slots: asyncio.Semaphore | None, tape: Tape | None) -> None:
+        self.response, self.tape = response, tape
+        self.watchdog: Watchdog | None = None
+        self._slots = slots
+        self._ended = False
+        # The reader's own read, without a wrapper around it unless a tape runs.
+        self.read: Callable[[], Awaitable[bytes]] = response.content.readany
+        if tape is not None:
+            tape.answered(response.status, response.headers)
+            self.read = functools.partial(_read_taped, response.content, tape)
+
+    def expire(self, expired: ClockExpired) -> None:
+        """Wake the read that waits, or the next one."""
+        self.response.content.set_exception(expired)
+
+    def cut(self, error: Exception) -> Cut | None:
+        if isinstance(error, ClockExpired):
+            return Cut("nothing more", self._rest(), error.code, error.expected)
+        if isinstance(error, (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError)):
+            return Cut(f"a broken connection ({type(error).__name__})", self._rest())
+        return None
+
+    def _rest(self) -> bytes:
+        """What had arrived and was not read: the reader drops it once an error is set, so take that back."""
+        content = self.response.content
+        content.set_exception(None)  # type: ignore[arg-type]  # no other way to the bytes it holds
+        rest = content.read_nowait()
+        if rest and self.tape is not None:
+            self.tape.add(rest)
+        return rest
+
+    async def settle(self) -> None:
+        """Let the loop look at the socket once: the end of the body is often there already."""
+        for _ in range(2):  # the look comes after the first step back to this task
+            if self.response.content.is_eof():
+                return
+            await asyncio.sleep(0)
+
+    def end(self, ended: Ended) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self.watchdog is not None:
+            self.watchdog.stop()
+        if self._slots is not None:
+            self._slots.release()
+        # Only a body that was read to its end leaves a connection that can be used again.
+        if ended == "complete" and self.response.content.is_eof():
+            self.response.release()
+        else:
+            self.response.close()
+        if self.tape is not None:
+            self.tape.stop(ended)
+
+
+def _is_event_stream(response: aiohttp.ClientResponse) -> bool:
+    kind: str = response.headers.get("Content-Type", "")
+    return kind.split(";", 1)[0].strip().lower() == "text/event-stream"
+
+
+async def _read_taped(content: aiohttp.StreamReader, tape: Tape) -> bytes:
+    chunk = await content.readany()
+    if chunk:
+        tape.add(chunk)
+    return chunk
+
+
+async def _read_some(content: aiohttp.StreamReader, until: float) -> tuple[bytes, bool]:
+    """Read up to `ERROR_BODY_BYTES` until a moment; say whether that is the whole body."""
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout_at(until):
+            while size < ERROR_BODY_BYTES:
+                chunk = await content.readany()
+                if not chunk:
+                    return b"".join(chunks), True
+                chunks.append(chunk)
+                size += len(chunk)
+    except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError):
+        pass  # the status is known; the reason is what came of it
+    return b"".join(chunks)[:ERROR_BODY_BYTES], False
+
+
+def _send_error(error: Exception, attempt_id: str) -> ProviderError:
+    """Translate what the HTTP library raised, without what it may hold of the request."""
+    kind = type(error).__name__
+    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)):
+        inner = getattr(error, "os_error", None)
+        detail = f"{kind}, {type(inner).__name__}" if inner is not None else kind
+        failed = ConnectionFailed(
+            f"expected a connection to the server, got none ({detail})",
+            attempt_id=attempt_id,
+            may_have_been_processed=False,
+        )
+        failed.__cause__ = inner if isinstance(inner, OSError) else None
+        return failed
+    lost = ConnectionLost(f"expected an HTTP answer, got a connection that ended ({kind})", attempt_id=attempt_id)
+    lost.__cause__ = None if isinstance(error, aiohttp.ClientResponseError) else error
+    return lost
+
+
+def _base_url(text: str) -> URL:
+    if type(text) is not str:
+        raise InputError("ChatCompletions.base_url: expected a string")
+    try:
+        url = URL(text.rstrip("/"))
+    except ValueError:
+        raise InputError("ChatCompletions.base_url: expected an http or https URL, got no URL") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InputError("ChatCompletions.base_url: expected an http or https URL with a host")
+    if url.user is not None or url.password is not None:
+        raise InputError("ChatCompletions.base_url: expected no user or password in it; use api_key= or headers=")
+    if url.raw_query_string or url.raw_fragment:
+        raise InputError("ChatCompletions.base_url: expected no query or fragment in it; use query=")
+    if url.path.endswith("/chat/completions"):
+        raise InputError("ChatCompletions.base_url: expected the part before /chat/completions")
+    return url
+
+
+def _dialect(wanted: str | Dialect | None, host: str) -> Dialect:
+    if wanted is None:
+        return dialect_for_host(host)
+    if type(wanted) is Dialect:
+        return wanted
+    if type(wanted) is str:
+        return preset(wanted)
+    raise InputError(f"ChatCompletions.dialect: expected a name, a Dialect or None, got {type(wanted).__name__}")
+
+
+def _check_key(key: Any) -> None:
+    if type(key) is not str or not _VISIBLE.fullmatch(key):
+        raise InputError("ChatCompletions.api_key: expected a non-empty string of visible ASCII characters")
+
+
+def _pairs(name: str, given: Mapping[str, str] | None) -> dict[str, str]:
+    pairs = dict(given or {})
+    for key, value in pairs.items():
+        if type(key) is not str or type(value) is not str or not key:
+            raise InputError(f"ChatCompletions.{name}: expected names and values that are strings")
+    return pairs
+
+
+def _headers(given: Mapping[str, str] | None, *, has_key: bool) -> dict[str, str]:
+    """All headers but the key and the attempt's id."""
+    ours = {"User-Agent": "agentloop", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
+    theirs = _pairs("headers", given)
+    for name, value in theirs.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise InputError("ChatCompletions.headers: expected header names and values without control characters")
+        if name.lower() in _OWN_HEADERS:
+            raise InputError(f"ChatCompletions.headers: expected no {name}, which is written here")
+        if name.lower() == "authorization" and has_key:
+            raise InputError("ChatCompletions.headers: expected no Authorization beside api_key")
+    replaced = {name.lower() for name in theirs}
+    kept = {name: value for name, value in ours.items() if name.lower() not in replaced}
+    return {**kept, **theirs, "Content-Type": "application/json"}
+
+
+def _secrets(*given: Mapping[str, str] | None) -> tuple[str, ...]:
+    """Values of headers and query members whose names say that they are secret, and their last words."""
+    values = [value for pairs in given if pairs for name, value in pairs.items() if _SECRET_NAME.search(name)]
+    return tuple(dict.fromkeys(part for value in values for part in (value, value.rsplit(" ", 1)[-1])))
