@@ -4,6 +4,7 @@ from .arguments import ArgumentsRefused
 from .context import ToolContext
 from .function import Tool, tool
 from .policy import ToolPolicy
+from .result import clean_text, cut_result
 from .toolset import ToolSet
 
-__all__ = ["ArgumentsRefused", "Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"]
+__all__ = ["ArgumentsRefused", "Tool", "ToolContext", "ToolPolicy", "ToolSet", "clean_text", "cut_result", "tool"]

@@ -36,7 +36,7 @@ __all__ = ["FEEDBACK_CHARS", "ArgumentsRefused", "Arguments"]
 FEEDBACK_CHARS: Final = 560
 """Ceiling of one feedback text on refused arguments."""
 
-_ASK: Final = " The tool did not run; call it again with corrected arguments."
+_ASK: Final = " Correct the arguments and call it again."
 
 
 class ArgumentsRefused(InputError):

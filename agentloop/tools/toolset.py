@@ -60,6 +60,11 @@ class ToolSet:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{name}: a tool set is fixed once it is made")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self._by_name)
+
     def get(self, name: str) -> Tool | None:
         """The tool with this name; None when there is none (a model may ask for any name, R56)."""
         return self._by_name.get(name)
