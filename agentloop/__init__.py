@@ -21,7 +21,9 @@ this map and holds the imports to it.
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, one tool execution, receipts, references
     runner/           8  prepared calls, transports, children
-    loop/, agent.py   9  states, the pure step, the driver; Agent, an immutable definition
+    loop/             9  states, the pure step, the driver
+    agent.py          9  Agent, an immutable definition
+    results.py        9  what a run came to
     workflow/         9  a definition checked when it is built, and its engine
     runtime.py       10  owns provider, store and effects; opens runs; closes in the right order
     integrations/    11  optional extras, one module each
@@ -29,6 +31,7 @@ this map and holds the imports to it.
     cli/             12  the command line (with __main__.py)
 """
 
+from .agent import Agent
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -43,9 +46,11 @@ from .errors import (
     LostError,
     ModelPending,
     NotOwnerError,
+    OutcomeError,
     PersistenceError,
     ProviderError,
     RestoreError,
+    RunCancelled,
     SendTimeout,
     StaleHeadError,
     StreamRefused,
@@ -79,6 +84,7 @@ from .events import (
     event_id,
     event_sequence,
 )
+from .exchange import BookLimits
 from .limits import LoopLimits, Timeouts
 from .messages import (
     FunctionSpec,
@@ -114,23 +120,35 @@ from .messages import (
     require_tool_feedback,
     require_tool_result,
 )
+from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
+from .results import RunResult
+from .runtime import Run, RunInput, Runtime
+from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
+from .tools import Tool, ToolContext, ToolPolicy, ToolSet, tool
+from .wire.dialect import Dialect
 
 __all__ = [
     "AdmissionError",
+    "Agent",
     "AgentLoopError",
+    "BookLimits",
     "BudgetError",
+    "ChatCompletions",
     "ConflictError",
     "ConnectionFailed",
     "ConnectionLost",
+    "Dialect",
     "ENVELOPE_FIELDS",
     "EVENT_TYPES",
     "EVENT_VERSION",
     "Event",
+    "FanOut",
     "FunctionSpec",
     "HTTPStatusError",
     "HistoryError",
     "ImagePart",
     "InputError",
+    "JsonLinesSink",
     "JsonText",
     "LimitExceeded",
     "LoopLimits",
@@ -146,18 +164,30 @@ __all__ = [
     "ModelStart",
     "Native",
     "NotOwnerError",
+    "Observer",
+    "OutcomeError",
     "OutputEvent",
     "PersistenceError",
     "ProcessEvent",
+    "Provider",
     "ProviderError",
+    "QueueSink",
     "ReasoningPreview",
+    "Recorder",
+    "ReplayProvider",
     "RequestRejected",
     "ResponseFormat",
     "RestoreError",
+    "Run",
+    "RunCancelled",
     "RunEnded",
     "RunEvent",
+    "RunInput",
+    "RunResult",
     "RunStarted",
+    "Runtime",
     "SendTimeout",
+    "Sink",
     "StaleHeadError",
     "StreamRefused",
     "SystemMessage",
@@ -167,16 +197,20 @@ __all__ = [
     "TextPart",
     "TextPreview",
     "Timeouts",
+    "Tool",
     "ToolCall",
     "ToolChoice",
+    "ToolContext",
     "ToolCrashed",
     "ToolDefinitionError",
     "ToolEnded",
     "ToolFailed",
     "ToolFeedback",
+    "ToolPolicy",
     "ToolProgress",
     "ToolResult",
     "ToolResultError",
+    "ToolSet",
     "ToolSkipped",
     "ToolStarted",
     "Usage",
@@ -196,4 +230,5 @@ __all__ = [
     "require_model_request",
     "require_tool_feedback",
     "require_tool_result",
+    "tool",
 ]

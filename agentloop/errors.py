@@ -203,11 +203,13 @@ class ProviderError(AgentLoopError):
     """
 
     code = "provider"
+    may_have_been_processed = True
 
-    def __init__(self, message: str, *, attempt_id: str = "", may_have_been_processed: bool = True) -> None:
+    def __init__(self, message: str, *, attempt_id: str = "", may_have_been_processed: bool | None = None) -> None:
         super().__init__(message)
         self.attempt_id = attempt_id
-        self.may_have_been_processed = may_have_been_processed
+        if may_have_been_processed is not None:
+            self.may_have_been_processed = may_have_been_processed
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__))
@@ -217,6 +219,7 @@ class ConnectionFailed(ProviderError):
     """No connection was made, so no byte of the request left: repeating is safe."""
 
     code = "connection_failed"
+    may_have_been_processed = False
 
 
 class ConnectionLost(ProviderError):

@@ -15,14 +15,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
-from .admission import digest
+from .admission import digest_bytes
 from .agent import Agent
 from .effects import Ledger, Scope, ToolThreads
 from .errors import InputError, LostError, RunCancelled
 from .events import TextPreview, event_sequence
-from .exchange import Book, BookLimits, ReceiptMint
+from .exchange import Book, BookLimits, ReceiptMint, canonical_bytes
 from .limits import TOOL_THREADS
 from .loop import drive
 from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
@@ -431,15 +429,13 @@ def _admitted(agent: Agent, input: RunInput) -> tuple[SystemMessage | UserMessag
 
 
 def _input_digest(agent: Agent, messages: tuple[SystemMessage | UserMessage, ...]) -> str:
-    return digest(
-        INPUT_DOMAIN,
-        {
-            "agent": agent.name,
-            "catalogue": agent.toolset.digest,
-            "messages": msgspec.to_builtins(messages),
-            "options": msgspec.to_builtins(agent.options),
-        },
-    )
+    basis = {
+        "agent": agent.name,
+        "catalogue": agent.toolset.digest,
+        "messages": messages,
+        "options": agent.options,
+    }
+    return digest_bytes(INPUT_DOMAIN, canonical_bytes(basis))
 
 
 def _retrieve(task: asyncio.Task[RunResult]) -> None:

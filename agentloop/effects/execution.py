@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ..errors import ToolCrashed
 from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
 from ..exchange import Slot, SlotState
 from ..messages import ToolFeedback, ToolResult
-from ..tools import ArgumentsRefused, Tool, ToolContext
+from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
 from .scope import Scope, settle
 from .tool_call import ToolOutcome, execute
 
 __all__ = ["answer_call", "skip_calls"]
 
-_FRAME = 96
-"""Bytes of one feedback as JSON besides its call id and its text."""
+_FRAME = len(b'"tool_call_id":,')
+"""What a feedback has as JSON that its result has not, besides the call id."""
 
 
 async def answer_call(scope: Scope, exchange: int, position: int) -> None:
@@ -37,17 +39,16 @@ async def answer_call(scope: Scope, exchange: int, position: int) -> None:
     call = scope.turn.entries[exchange].slots[position].call
     tool = scope.tools.get(call.name)
     if tool is None:
-        known = ", ".join(scope.tools.names) or "none"
-        await _refuse(scope, exchange, position, "unknown_tool", f"there is no tool of that name; known tools: {known}")
+        await _refuse(scope, exchange, position, "unknown_tool", scope.tools.unknown_tool_feedback(call.name))
         return
     try:
         arguments = tool.admit(call.arguments.text)
     except ArgumentsRefused as refused:
-        await _refuse(scope, exchange, position, "bad_arguments", refused.feedback)
+        await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}")
         return
     busy = scope.threads.busy(scope.run_id)
     if busy is not None:
-        text = f"an earlier call of {busy} timed out and its thread has not ended; try again later"
+        text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
         await _refuse(scope, exchange, position, "thread_busy", text)
         return
     scope.ledger.debit("tool_calls")
@@ -57,11 +58,11 @@ async def answer_call(scope: Scope, exchange: int, position: int) -> None:
 async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, code: str, text: str) -> None:
     """Answer open calls without running them (``skipped``)."""
     for position in positions:
-        await _complete(scope, exchange, position, "skipped", code, f"Not run: {text}.")
+        await _complete(scope, exchange, position, "skipped", code, f"This call was not run: {text}.")
 
 
 async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: str) -> None:
-    await _complete(scope, exchange, position, "failed", code, f"Error, not run: {text}")
+    await _complete(scope, exchange, position, "failed", code, text)
 
 
 async def _complete(scope: Scope, exchange: int, position: int, state: SlotState, code: str, text: str) -> None:
@@ -99,7 +100,10 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
     )
     try:
         outcome = await execute(
-            tool, arguments, _context(scope, slot, tool, effect_id), pool=scope.threads,
+            tool,
+            arguments,
+            _context(scope, slot, tool, effect_id),
+            pool=scope.threads,
             max_output_bytes=_room(scope, slot, tool),
         )
     except BaseException:
@@ -117,7 +121,7 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
 
 
 def _context(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContext[object]:
-    def progress(message: str, fraction: float | None) -> None:
+    async def progress(message: str, fraction: float | None) -> None:
         scope.emitter.process(
             ToolProgress, effect_id, tool=tool.name, call_id=slot.call.id, message=message, fraction=fraction
         )
@@ -131,7 +135,7 @@ def _context(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContex
         call_id=slot.call.id,
         effect_id=effect_id,
         attempt=slot.attempt,
-        report=progress,
+        on_progress=progress,
     )
 
 
@@ -181,7 +185,7 @@ def _fit(scope: Scope, slot: Slot, result: ToolResult) -> ToolFeedback:
 
 
 def _room(scope: Scope, slot: Slot, tool: Tool | None) -> int:
-    """Bytes of feedback text: the limit without the call id and the feedback's own JSON (R98)."""
-    room = scope.limits.feedback_bytes - len(slot.call.id.encode()) - _FRAME
+    """Bytes of JSON a result may take: the feedback limit without the call id, or the tool's own (R98, R101)."""
+    room = scope.limits.feedback_bytes - len(msgspec.json.encode(slot.call.id)) - _FRAME
     own = tool.policy.max_output_bytes if tool is not None else None
-    return max(64, room if own is None else min(room, own))
+    return room if own is None else min(room, own)

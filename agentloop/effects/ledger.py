@@ -92,9 +92,7 @@ class Ledger:
         reserve: int = 0,
     ) -> Ledger:
         """A node below this one; its grant never enlarges what is left here."""
-        return Ledger(
-            model_calls=model_calls, tool_calls=tool_calls, tokens=tokens, parent=self, reserve=reserve
-        )
+        return Ledger(model_calls=model_calls, tool_calls=tool_calls, tokens=tokens, parent=self, reserve=reserve)
 
     def _path(self) -> Iterator[Ledger]:
         node: Ledger | None = self

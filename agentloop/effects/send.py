@@ -44,9 +44,7 @@ async def send(scope: Scope) -> ModelReply:
         raise Rejected(error) from None
     attempt_id = scope.new_id()
     await scope.store.commit(
-        lambda book: book.begin_send(
-            ref, attempt_id=attempt_id, model=scope.provider.model, at_ms=scope.now_ms()
-        )
+        lambda book: book.begin_send(ref, attempt_id=attempt_id, model=scope.provider.model, at_ms=scope.now_ms())
     )
     call = scope.turn.model_calls
     attempt = _Attempt(scope, attempt_id)
@@ -114,9 +112,7 @@ class _Attempt:
             async for delta in stream:
                 if type(delta) is TextDelta:
                     self.shown = True
-                    await output(
-                        TextPreview, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text
-                    )
+                    await output(TextPreview, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text)
                 elif scope.reasoning and type(delta) is ReasoningDelta:
                     self.shown = True
                     await output(
@@ -165,9 +161,7 @@ async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException
 
 
 def _tell_rejected(scope: Scope, error: LimitExceeded) -> None:
-    scope.emitter.process(
-        RequestRejected, code=error.code, limit=error.limit, allowed=error.allowed, got=error.got
-    )
+    scope.emitter.process(RequestRejected, code=error.code, limit=error.limit, allowed=error.allowed, got=error.got)
 
 
 def _ms(scope: Scope, began: float) -> int:

@@ -1,6 +1,7 @@
 """The conversation as facts: origins, exchanges, slots, and the requests that follow from them."""
 
 from .book import Book, BookLimits, Conversation
+from .encoding import canonical_bytes
 from .facts import (
     ExchangeRef,
     Fact,
@@ -39,5 +40,6 @@ __all__ = [
     "SlotMoved",
     "SlotState",
     "Turn",
+    "canonical_bytes",
     "move",
 ]

@@ -15,7 +15,7 @@ from typing import assert_never
 
 import msgspec
 
-from ..admission import canonical, chain, digest_bytes
+from ..admission import chain, digest_bytes
 from ..errors import ConflictError, HistoryError, InputError, LimitExceeded, LostError, StaleHeadError
 from ..limits import (
     STORE_EXCHANGES,
@@ -35,6 +35,7 @@ from ..messages import (
     Usage,
     UserMessage,
 )
+from .encoding import canonical_bytes
 from .facts import (
     ExchangeRef,
     Fact,
@@ -202,10 +203,14 @@ class Book:
                 return ()
             raise ConflictError(f"run {run_id!r}", "expected the input this run was started with, got another")
         continues = self._free_head(conversation)
-        basis = msgspec.to_builtins(
-            {"messages": messages, "options": options, "tools": tools, "continues": continues and continues.digest}
+        encoded = canonical_bytes(
+            {
+                "messages": messages,
+                "options": options,
+                "tools": tools,
+                "continues": None if continues is None else continues.digest,
+            }
         )
-        encoded = canonical(basis)
         self._admit(len(encoded), origins=1)
         opened = OriginOpened(
             run_id=run_id,

@@ -9,15 +9,20 @@ from collections import Counter
 
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
 from .facts import OriginOpened, RunClosed, SendStarted
+from .history import History
 from .slots import SlotState
 
 __all__ = ["Entry", "Slot", "Turn"]
 
 
 class Slot:
-    """One call's slot."""
+    """One call's slot.
 
-    __slots__ = ("attempt", "call", "code", "effect_id", "feedback", "state")
+    Attributes:
+        encoded: canonical bytes of the feedback, until the exchange's digest covers them.
+    """
+
+    __slots__ = ("attempt", "call", "code", "effect_id", "encoded", "feedback", "state")
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
@@ -26,23 +31,27 @@ class Slot:
         self.attempt = 0
         self.feedback: ToolFeedback | None = None
         self.code: str | None = None
+        self.encoded = b""
 
 
 class Entry:
     """One stored reply with its slots.
 
     Attributes:
+        encoded: canonical bytes of the reply, until the exchange's digest covers them.
         exchange: the complete exchange, once every slot holds feedback.
-        size: bytes of the canonical reply and feedback.
+        size: bytes of the canonical reply and of the feedback so far.
+        unanswered: slots without feedback.
     """
 
-    __slots__ = ("attempt_id", "encoded", "exchange", "reply", "size", "slots")
+    __slots__ = ("attempt_id", "encoded", "exchange", "reply", "size", "slots", "unanswered")
 
     def __init__(self, reply: ModelReply, attempt_id: str, encoded: bytes) -> None:
         self.reply, self.attempt_id, self.encoded = reply, attempt_id, encoded
         self.slots = tuple(Slot(call) for call in reply.calls)
         self.exchange: ModelExchange | None = None
         self.size = len(encoded)
+        self.unanswered = len(self.slots)
 
     @property
     def complete(self) -> bool:
@@ -57,23 +66,25 @@ class Turn:
         history: what a request's ``messages`` are: earlier turns' and this turn's messages.
         exchanges: the complete exchanges of this turn, in order; ``entries`` may have one more.
         digests: chain digests; ``digests[n]`` covers the origin and its first n exchanges.
+        origin_size: bytes of the origin: this turn's own messages and its tools.
         size: bytes of this turn: origin, replies and feedback.
-        history_size: bytes of the history that other turns hold.
+        claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
     """
 
     __slots__ = (
+        "_tools_size",
+        "claims",
         "closed",
         "digests",
         "entries",
         "equal_calls",
         "exchanges",
-        "history",
-        "history_size",
         "model_calls",
         "opened",
         "origin_size",
+        "past",
         "sends",
         "size",
         "tool_calls",
@@ -81,12 +92,13 @@ class Turn:
         "usage",
     )
 
-    def __init__(self, opened: OriginOpened, history: tuple[Message, ...], origin_size: int, history_size: int) -> None:
-        self.opened, self.history = opened, history
-        self.origin_size, self.history_size, self.size = origin_size, history_size, origin_size
+    def __init__(self, opened: OriginOpened, past: History, *, messages_size: int, tools_size: int) -> None:
+        self.opened, self.past, self._tools_size = opened, past, tools_size
+        self.origin_size = self.size = messages_size + tools_size
         self.entries: list[Entry] = []
         self.exchanges: list[ModelExchange] = []
         self.digests = [opened.digest]
+        self.claims: set[str] = set()
         self.sends: dict[str, SendStarted] = {}
         self.unknown_sends: list[str] = []
         self.model_calls = 0
@@ -101,11 +113,16 @@ class Turn:
         return self.opened.run_id
 
     @property
+    def history(self) -> tuple[Message, ...]:
+        """The messages of this turn's requests."""
+        return self.past.messages
+
+    @property
     def last(self) -> Entry | None:
         """The newest entry."""
         return self.entries[-1] if self.entries else None
 
     @property
     def request_size(self) -> int:
-        """Bytes of the expanded request over all complete exchanges."""
-        return self.history_size + self.size
+        """Bytes of the expanded request over all entries, their answers so far included."""
+        return self.past.size + self._tools_size + self.size - self.origin_size

@@ -61,10 +61,11 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         origin_id=opened.origin_id,
         catalogue_digest=opened.catalogue_digest,
     )
+    clock = asyncio.timeout(scope.limits.max_seconds)
     try:
         if cancelled:
             raise asyncio.CancelledError
-        async with asyncio.timeout(scope.limits.max_seconds) as clock:
+        async with clock:
             while await advance(scope) is not Phase.ENDED:
                 pass
     except TimeoutError as error:

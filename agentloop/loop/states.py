@@ -1,8 +1,8 @@
 """The phases of a run, in one table.
 
-    asking      the next effect is a model call
-    answering   the newest reply has calls without feedback
-    ended       a `RunClosed` fact exists
+asking      the next effect is a model call
+answering   the newest reply has calls without feedback
+ended       a `RunClosed` fact exists
 """
 
 from __future__ import annotations

@@ -178,5 +178,3 @@ class Follower:
                 await waiter
             finally:
                 feed._waiters.discard(waiter)
-
-
