@@ -197,13 +197,14 @@ class ReplyStream:
                 deltas = self._feed(cut.rest)
             except StreamRefused as refusal:
                 raise self._fail(refusal, "refused") from None
-        self._keep_reply()
-        if self._assembler.done:
+        done = self._assembler.done
+        self._keep_reply()  # without [DONE] this says what a proper end of the body would have been
+        if done:
             self._close("complete" if self._failure is None else "refused")
             return deltas
+        finished = self._reply is not None or getattr(self._failure, "code", None) == "missing_done"
         self._reply = None
-        at_end = getattr(self._failure, "code", None)
-        code = cut.code or ("missing_done" if at_end == "missing_done" else "truncated")
+        code = cut.code or ("missing_done" if finished else "truncated")
         self._fail(self._assembler.refusal(code, cut.expected, cut.got), "timeout" if cut.code else "cut")
         return deltas
 
