@@ -156,14 +156,14 @@ class _Scanner:
         if match["real"]:
             if float(literal) in (float("inf"), float("-inf")):
                 raise self.fault("expected a number that a double can hold")
-        elif len(literal.lstrip("-")) > (most := integer_digits()):
+        elif len(literal.lstrip("-")) > (most := _integer_digits()):
             raise self.fault(f"expected an integer of at most {most} digits, got {len(literal.lstrip('-'))}")
         self.at = match.end()
         if (char := self.text[self.at : self.at + 1]) and char in "0123456789.eE+-":
             raise self.fault(f"expected the end of a number, got {_name(char)}")
 
 
-def integer_digits() -> int:
+def _integer_digits() -> int:
     """`INTEGER_DIGITS`, or fewer where the interpreter is set to convert fewer."""
     return min(INTEGER_DIGITS, sys.get_int_max_str_digits() or INTEGER_DIGITS)
 

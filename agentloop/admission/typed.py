@@ -12,7 +12,7 @@ from .paths import path_step
 
 __all__ = ["to_type"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _AT: Final = re.compile(r"(?P<what>.*?)(?: - at `\$?(?P<path>[^`]*)`)?\Z", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`\Z", re.DOTALL)
@@ -20,7 +20,7 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<name>\w+)`\Z")
 _SAFE: Final = re.compile(r"Expected [^'\"]*\Z")
 
 
-def to_type(value: Any, kind: type[T], *, path: str = "$") -> T:
+def to_type(value: Any, kind: type[_T], *, path: str = "$") -> _T:
     """Convert what `parse` returned into ``kind``, strictly: no string becomes a number.
 
     Raises:

@@ -42,8 +42,8 @@ __all__ = [
     "require_tool_result",
 ]
 
-V = TypeVar("V", bound=Value)
-Check = Callable[[Any, "_Walk"], None]
+_V = TypeVar("_V", bound=Value)
+_Check = Callable[[Any, "_Walk"], None]
 
 _INTEGER_BOUND: Final = 10**4_300
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -107,11 +107,11 @@ def decode_model_exchange(data: bytes | str) -> ModelExchange:
     return _decode(data, ModelExchange)
 
 
-def _decode(data: bytes | str, kind: type[V]) -> V:
+def _decode(data: bytes | str, kind: type[_V]) -> _V:
     return _require(to_type(parse(data), kind), kind)
 
 
-def _require(value: V, kind: type[V]) -> V:
+def _require(value: _V, kind: type[_V]) -> _V:
     walk = _Walk()
     fault: InputError | None = None
     try:
@@ -199,7 +199,7 @@ def _check_none(value: Any, walk: _Walk) -> None:
     walk.count()
 
 
-def _literal(words: tuple[Any, ...]) -> Check:
+def _literal(words: tuple[Any, ...]) -> _Check:
     def check(value: Any, walk: _Walk) -> None:
         walk.count()
         if not any(type(value) is type(word) and value == word for word in words):
@@ -208,7 +208,7 @@ def _literal(words: tuple[Any, ...]) -> Check:
     return check
 
 
-def _tuple(item: Check) -> Check:
+def _tuple(item: _Check) -> _Check:
     def check(value: Any, walk: _Walk) -> None:
         if type(value) is not tuple:
             raise _wrong("tuple", value)
@@ -223,7 +223,7 @@ def _tuple(item: Check) -> Check:
     return check
 
 
-def _union(checks: dict[type, Check]) -> Check:
+def _union(checks: dict[type, _Check]) -> _Check:
     wanted = " or ".join(kind.__name__ for kind in checks).replace("NoneType", "None")
 
     def check(value: Any, walk: _Walk) -> None:
@@ -235,10 +235,10 @@ def _union(checks: dict[type, Check]) -> Check:
     return check
 
 
-def _struct(kind: type[Any]) -> Check:
+def _struct(kind: type[Any]) -> _Check:
     if kind in _CHECKS:
         return _CHECKS[kind]
-    fields: list[tuple[str, Check]] = []
+    fields: list[tuple[str, _Check]] = []
     rules = _RULES.get(kind)
     again: Callable[[Any], None] | None = getattr(kind, "__post_init__", None)
 
@@ -268,7 +268,7 @@ def _struct(kind: type[Any]) -> Check:
     return check
 
 
-_SCALARS: Final[dict[type, tuple[type, Check]]] = {
+_SCALARS: Final[dict[type, tuple[type, _Check]]] = {
     inspect.StrType: (str, _check_str),
     inspect.IntType: (int, _check_int),
     inspect.FloatType: (float, _check_float),
@@ -277,7 +277,7 @@ _SCALARS: Final[dict[type, tuple[type, Check]]] = {
 }
 
 
-def _compile(described: Any) -> Check:
+def _compile(described: Any) -> _Check:
     """The check of one annotation."""
     if isinstance(described, inspect.StructType):
         return _struct(described.cls)
@@ -351,6 +351,6 @@ _RULES: Final[dict[type[Value], Callable[[Any], None]]] = {
     Native: _native_rules,
     ResponseFormat: _format_rules,
 }
-_CHECKS: Final[dict[type[Value], Check]] = {}
+_CHECKS: Final[dict[type[Value], _Check]] = {}
 for _kind in (ModelRequest, ModelReply, ToolResult, ToolFeedback, ModelExchange):
     _struct(_kind)
