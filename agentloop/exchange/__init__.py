@@ -1,6 +1,6 @@
 """The conversation as facts: origins, exchanges, slots, and the requests that follow from them."""
 
-from .book import Book, BookLimits, Conversation
+from .book import Book
 from .encoding import canonical_bytes
 from .facts import (
     ExchangeRef,
@@ -15,8 +15,9 @@ from .facts import (
     SlotMoved,
 )
 from .receipts import Receipt, ReceiptMint
+from .room import BookLimits
 from .slots import CLOSING, NEXT, SlotState, move
-from .turn import Entry, Slot, Turn
+from .turn import Conversation, Entry, Slot, Turn
 
 __all__ = [
     "CLOSING",

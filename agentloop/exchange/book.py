@@ -4,38 +4,15 @@ A method named after a step checks it against the facts so far and returns the n
 changes nothing. `install` then applies facts that are on the medium. So a caller can never see,
 send or run anything that was not stored first.
 
-Cost: each step is proportional to what it adds. Rebuilding a request copies references to the
-exchanges so far and encodes none of them again.
+Cost: each step is proportional to what it adds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import assert_never
-
-import msgspec
-
-from ..admission import chain, digest_bytes
-from ..errors import ConflictError, HistoryError, InputError, LimitExceeded, LostError, StaleHeadError
-from ..limits import (
-    STORE_EXCHANGES,
-    STORE_ITEM_BYTES,
-    STORE_ORIGINS,
-    STORE_TOTAL_BYTES,
-)
-from ..messages import (
-    FunctionSpec,
-    Message,
-    ModelExchange,
-    ModelOptions,
-    ModelReply,
-    ModelRequest,
-    SystemMessage,
-    ToolFeedback,
-    Usage,
-    UserMessage,
-)
-from .encoding import canonical_bytes
+from ..admission import digest_bytes
+from ..errors import ConflictError, HistoryError, LostError, StaleHeadError
+from ..messages import FunctionSpec, ModelOptions, ModelReply, SystemMessage, ToolFeedback, Usage, UserMessage
+from .encoding import canonical_bytes, sorted_bytes
 from .facts import (
     ExchangeRef,
     Fact,
@@ -49,132 +26,29 @@ from .facts import (
     SlotMoved,
 )
 from .receipts import Receipt, ReceiptMint
+from .room import BookLimits
 from .slots import SlotState, move
-from .turn import Entry, Slot, Turn
+from .state import State
+from .turn import Slot, Turn
 
-__all__ = ["Book", "BookLimits", "Conversation"]
+__all__ = ["Book"]
 
 ORIGIN_DOMAIN = "agentloop/origin/v1"
-EXCHANGE_DOMAIN = "agentloop/exchange/v1"
 
-_encode = msgspec.json.Encoder(order="sorted").encode
-"""RFC 8785 for the values it is used on: ASCII member names, text and integers, no floats."""
-
-
-class BookLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ceilings of one book (R112); they never relax a provider's limits (R113)."""
-
-    origins: int = STORE_ORIGINS
-    exchanges: int = STORE_EXCHANGES
-    total_bytes: int = STORE_TOTAL_BYTES
-    item_bytes: int = STORE_ITEM_BYTES
+_ANSWERS = frozenset({"done", "failed", "unknown"})
+"""States in which an execution that was claimed may answer."""
 
 
-class Conversation:
-    """The turns of one conversation.
-
-    Attributes:
-        head: the newest complete exchange, None before the first.
-        live: id of the run that is on it now.
-        runs: ids of its runs, oldest first.
-    """
-
-    __slots__ = ("head", "live", "name", "runs")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.head: ExchangeRef | None = None
-        self.live: str | None = None
-        self.runs: list[str] = []
-
-
-class Book:
-    """Facts to state to requests. Pure: no clock, no task, no medium.
+class Book(State):
+    """The steps, checked against the state.
 
     One task at a time may call it; between a step and its `install` no other step may run on the
     same run or conversation (`persistence.Store` sees to that).
     """
 
-    def __init__(self, mint: ReceiptMint, *, limits: BookLimits = BookLimits()) -> None:
-        self._mint, self._limits = mint, limits
-        self._turns: dict[str, Turn] = {}
-        self._origins: dict[str, Turn] = {}
-        self._conversations: dict[str, Conversation] = {}
-        self._exchanges = 0
-        self._bytes = 0
-
-    # -- reading
-
-    @property
-    def size(self) -> int:
-        """Bytes of all origins, replies and feedback held."""
-        return self._bytes
-
-    def has_run(self, run_id: str) -> bool:
-        """Whether a run of that id is held."""
-        return run_id in self._turns
-
-    def turn(self, run_id: str) -> Turn:
-        """The turn of a run.
-
-        Raises:
-            LostError: no such run is held.
-        """
-        try:
-            return self._turns[run_id]
-        except KeyError:
-            raise LostError("run", run_id) from None
-
-    def conversation(self, name: str) -> Conversation | None:
-        """The conversation of that name, None when it has no turn yet."""
-        return self._conversations.get(name)
-
-    def reference(self, turn: Turn) -> RequestRef:
-        """What the next model call of ``turn`` is given."""
-        count = len(turn.exchanges)
-        return RequestRef(origin_id=turn.opened.origin_id, exchanges=count, digest=turn.digests[count])
-
-    def closed(self, ref: RequestRef) -> Turn:
-        """Check that ``ref`` names an ordered prefix of one origin whose feedback is complete (R77).
-
-        Raises:
-            LostError: the origin is not held; it is never made up again (R88).
-            HistoryError: ``missing_tool_result``: the prefix is longer than what is complete.
-            ConflictError: the digest is another prefix's.
-        """
-        turn = self._origins.get(ref.origin_id)
-        if turn is None:
-            raise LostError("origin", ref.origin_id)
-        if not 0 <= ref.exchanges <= len(turn.exchanges):
-            raise HistoryError(
-                "missing_tool_result",
-                f"$.exchanges[{len(turn.exchanges)}]",
-                f"expected {ref.exchanges} complete exchanges, got {len(turn.exchanges)}",
-            )
-        if turn.digests[ref.exchanges] != ref.digest:
-            raise ConflictError(f"origin {ref.origin_id}", "expected the digest of this prefix, got another")
-        return turn
-
-    def request(self, ref: RequestRef, *, max_bytes: int) -> ModelRequest:
-        """Rebuild the full request at the send boundary (R76, R78).
-
-        Raises:
-            InputError: the last exchange asks for nothing, so there is nothing to continue.
-            LimitExceeded: ``request_bytes``: the expanded request is over ``max_bytes``.
-        """
-        turn = self.closed(ref)
-        exchanges = tuple(turn.exchanges if ref.exchanges == len(turn.exchanges) else turn.exchanges[: ref.exchanges])
-        if exchanges and not exchanges[-1].feedback:
-            raise InputError("request: expected an exchange with tool calls to continue, got a final reply")
-        if turn.request_size > max_bytes:
-            raise LimitExceeded("request_bytes", max_bytes, turn.request_size)
-        opened = turn.opened
-        options = opened.options
-        if exchanges and options.forces_call:  # a forced call is for the first model call only
-            options = msgspec.structs.replace(options, tool_choice=None)
-        return ModelRequest(messages=turn.history, options=options, tools=opened.tools, exchanges=exchanges)
-
-    # -- steps: check, and return the facts to store
+    def __init__(self, mint: ReceiptMint, *, limits: BookLimits | None = None) -> None:
+        super().__init__(limits=limits)
+        self._mint = mint
 
     def open_origin(
         self,
@@ -193,7 +67,7 @@ class Book:
         """Fix a run's origin. Starting the same run again with the same input adds nothing (R82).
 
         Raises:
-            ConflictError: the run id is taken by another input.
+            ConflictError: the run id is taken by another input, or the origin id by another run.
             StaleHeadError: another run is on the conversation.
             LimitExceeded: the book is full (``origins``, ``total_bytes``, ``item_bytes``).
         """
@@ -202,20 +76,22 @@ class Book:
             if known.opened.input_digest == input_digest and known.opened.conversation == conversation:
                 return ()
             raise ConflictError(f"run {run_id!r}", "expected the input this run was started with, got another")
+        if origin_id in self._origins:
+            raise ConflictError(f"origin {origin_id!r}", "expected an id that no other run has")
         continues = self._free_head(conversation)
-        encoded = canonical_bytes(
-            {
-                "messages": messages,
-                "options": options,
-                "tools": tools,
-                "continues": None if continues is None else continues.digest,
-            }
+        said = [sorted_bytes(message) for message in messages]
+        catalogue = sorted_bytes(tools)
+        self._room.check(sum(map(len, said)) + len(catalogue) + len(sorted_bytes(options)), origins=1)
+        basis = b'{"continues":%b,"messages":%b,"options":%b,"tools":%b}' % (
+            sorted_bytes(None if continues is None else continues.digest),
+            b"[%b]" % b",".join(said),
+            canonical_bytes(options),  # which may hold floats
+            catalogue,
         )
-        self._admit(len(encoded), origins=1)
         opened = OriginOpened(
             run_id=run_id,
             origin_id=origin_id,
-            digest=digest_bytes(ORIGIN_DOMAIN, encoded),
+            digest=digest_bytes(ORIGIN_DOMAIN, basis),
             conversation=conversation,
             continues=continues,
             messages=messages,
@@ -232,16 +108,26 @@ class Book:
         """Claim one send.
 
         Raises:
-            ConflictError: the run is closed, or a send of it has not ended.
+            ConflictError: the run is closed, a send of it has not ended, the attempt id was used
+                before, or ``ref`` is an older prefix: reading that one is no permission to send it (R79).
+            HistoryError: ``missing_tool_result``: a call of the newest reply has no feedback (R13).
+            InputError: the last exchange asks for nothing.
         """
         turn = self.closed(ref)
         self._running(turn)
         if turn.sends:
             raise ConflictError(f"run {turn.run_id!r}", "expected no other send under way")
+        if attempt_id in turn.claims:
+            raise ConflictError(f"attempt {attempt_id!r}", "expected an id that was not used before")
+        if ref.exchanges != len(turn.exchanges):
+            raise ConflictError(
+                f"origin {ref.origin_id!r}", f"expected all {len(turn.exchanges)} exchanges, got {ref.exchanges}"
+            )
         if len(turn.entries) != ref.exchanges:
             raise HistoryError(
                 "missing_tool_result", f"$.exchanges[{ref.exchanges}]", "expected the feedback of every call"
             )
+        self._check_continues(turn.exchanges)
         started = SendStarted(
             run_id=turn.run_id,
             attempt_id=attempt_id,
@@ -265,12 +151,13 @@ class Book:
         turn = self._received(receipt)
         started = turn.sends.get(receipt.invocation_id)
         if started is None:
-            for entry in turn.entries:
-                if entry.attempt_id == receipt.invocation_id and entry.reply == reply:
-                    return ()
-            raise ConflictError(f"attempt {receipt.invocation_id!r}", "expected an attempt that is under way")
+            known = next((e for e in turn.entries if e.attempt_id == receipt.invocation_id), None)
+            if known is not None and known.reply == reply:
+                return ()
+            rule = "an attempt that is under way" if known is None else "the reply that it brought before"
+            raise ConflictError(f"attempt {receipt.invocation_id!r}", f"expected {rule}")
         self._check_head(turn)
-        self._admit(len(_encode(reply)), exchanges=1)
+        self._room.check(len(self._encoded(reply)), exchanges=1)
         return (
             SendEnded(
                 run_id=turn.run_id,
@@ -315,10 +202,23 @@ class Book:
         return (ended,)
 
     def start_slot(self, turn: Turn, exchange: int, position: int, *, effect_id: str) -> tuple[Fact, ...]:
-        """Claim one execution of a tool, before its first instruction."""
+        """Claim one execution of a tool, before its first instruction.
+
+        Args:
+            effect_id: identity of the execution, of this slot alone; the same when it is repeated.
+
+        Raises:
+            ConflictError: the run is closed, the slot holds feedback or may not start, or the id is
+                another's.
+        """
         self._running(turn)
+        where = f"call {exchange}.{position}"
         slot = self._slot(turn, exchange, position)
-        move(slot.state, "started", where=f"call {exchange}.{position}")
+        move(slot.state, "started", where=where)
+        if slot.feedback is not None:
+            raise ConflictError(where, "expected a slot without feedback")
+        if slot.effect_id != effect_id and (slot.effect_id is not None or effect_id in turn.claims):
+            raise ConflictError(where, "expected the id of this slot's execution, got another's")
         return (
             SlotMoved(
                 run_id=turn.run_id,
@@ -346,7 +246,8 @@ class Book:
         The same answer of the same execution is confirmed and adds nothing (R82).
 
         Raises:
-            ConflictError: another execution owns the slot, or it has another answer (R83).
+            ConflictError: another execution owns the slot, it has another answer (R83), or
+                ``state`` is not what an execution can come to.
         """
         turn = self._received(receipt)
         slot = self._slot(turn, exchange, position)
@@ -357,9 +258,10 @@ class Book:
             if slot.state == state and slot.feedback == feedback:
                 return ()
             raise ConflictError(where, "expected the feedback it already holds, got another")
+        if state not in _ANSWERS:
+            raise ConflictError(where, f"expected done, failed or unknown, got {state}")
         move(slot.state, state, where=where)
-        self._check_feedback(slot, feedback, where)
-        self._admit(len(_encode(feedback)))
+        self._check_feedback(turn, exchange, slot, feedback)
         return (
             SlotMoved(
                 run_id=turn.run_id,
@@ -377,15 +279,22 @@ class Book:
     def complete(
         self, turn: Turn, exchange: int, position: int, *, state: SlotState, feedback: ToolFeedback, code: str
     ) -> tuple[Fact, ...]:
-        """Answer a call that never ran (``failed`` or ``skipped``); no execution is forged (R81)."""
-        self._running(turn)
+        """Answer a call that never ran (``failed`` or ``skipped``); no execution is forged (R81).
+
+        The same answer again is confirmed and adds nothing (R82).
+
+        Raises:
+            ConflictError: the run is closed, or the slot is not open.
+        """
         where = f"call {exchange}.{position}"
         slot = self._slot(turn, exchange, position)
+        if slot.effect_id is None and (slot.state, slot.code) == (state, code) and slot.feedback == feedback:
+            return ()
+        self._running(turn)
         if slot.state != "open" or state not in ("failed", "skipped"):
             raise ConflictError(where, f"expected an open slot to fail or skip, got {slot.state} to {state}")
         move(slot.state, state, where=where)
-        self._check_feedback(slot, feedback, where)
-        self._admit(len(_encode(feedback)))
+        self._check_feedback(turn, exchange, slot, feedback)
         return (
             SlotMoved(
                 run_id=turn.run_id,
@@ -411,50 +320,6 @@ class Book:
         if turn.sends or len(turn.exchanges) != len(turn.entries):
             raise ConflictError(f"run {turn.run_id!r}", "expected every send ended and every slot answered")
         return (RunClosed(run_id=turn.run_id, outcome=outcome, reason=reason, at_ms=at_ms),)
-
-    # -- installing what is stored
-
-    def install(self, facts: Iterable[Fact]) -> None:
-        """Apply facts that the medium holds, in order."""
-        for fact in facts:
-            if type(fact) is SlotMoved:
-                self._install_slot(fact)
-            elif type(fact) is SendStarted:
-                turn = self._turns[fact.run_id]
-                turn.sends[fact.attempt_id] = fact
-                turn.model_calls += 1
-            elif type(fact) is SendEnded:
-                self._install_send_end(fact)
-            elif type(fact) is ReplyTaken:
-                self._install_reply(fact)
-            elif type(fact) is OriginOpened:
-                self._install_origin(fact)
-            elif type(fact) is RunClosed:
-                self._install_close(fact)
-            else:
-                assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
-
-    def forget(self, run_ids: Sequence[str]) -> None:
-        """Drop runs and the room they take. The caller has dropped them from the medium.
-
-        Raises:
-            ConflictError: one is running, or a conversation would lose a turn that others continue.
-        """
-        drop = set(run_ids)
-        for run_id in drop:
-            turn = self.turn(run_id)
-            if turn.closed is None:
-                raise ConflictError(f"run {run_id!r}", "expected a run that ended")
-            name = turn.opened.conversation
-            if name is not None and not drop.issuperset(self._conversations[name].runs):
-                raise ConflictError(f"run {run_id!r}", "expected its whole conversation to be forgotten with it")
-        for run_id in drop:
-            turn = self._turns.pop(run_id)
-            del self._origins[turn.opened.origin_id]
-            self._exchanges -= len(turn.entries)
-            self._bytes -= turn.size
-            if turn.opened.conversation is not None:
-                self._conversations.pop(turn.opened.conversation, None)
 
     # -- private
 
@@ -482,23 +347,10 @@ class Book:
             actual = head.digest if head else ""
             raise StaleHeadError(name, expected, actual, "expected the head this run began from, got another")
 
-    def _admit(self, size: int, *, origins: int = 0, exchanges: int = 0) -> None:
-        limits = self._limits
-        if size > limits.item_bytes:
-            raise LimitExceeded("item_bytes", limits.item_bytes, size)
-        if self._bytes + size > limits.total_bytes:
-            raise LimitExceeded("total_bytes", limits.total_bytes, self._bytes + size)
-        if origins and len(self._turns) + origins > limits.origins:
-            raise LimitExceeded("origins", limits.origins, len(self._turns) + origins)
-        if exchanges and self._exchanges + exchanges > limits.exchanges:
-            raise LimitExceeded("exchanges", limits.exchanges, self._exchanges + exchanges)
-
     def _received(self, receipt: Receipt) -> Turn:
         if not self._mint.made(receipt):
             raise ConflictError("receipt", "expected a receipt of this book's own effects")
-        turn = self.turn(receipt.parent_id)
-        self._running(turn)
-        return turn
+        return self.turn(receipt.parent_id)
 
     @staticmethod
     def _running(turn: Turn) -> None:
@@ -511,84 +363,9 @@ class Book:
             raise LostError("call", f"{turn.run_id}/{exchange}.{position}")
         return turn.entries[exchange].slots[position]
 
-    @staticmethod
-    def _check_feedback(slot: Slot, feedback: ToolFeedback, where: str) -> None:
+    def _check_feedback(self, turn: Turn, exchange: int, slot: Slot, feedback: ToolFeedback) -> None:
         if feedback.tool_call_id != slot.call.id:
-            raise HistoryError("orphan_tool_result", where, "expected the feedback of the call at this position")
-
-    def _install_origin(self, fact: OriginOpened) -> None:
-        history: tuple[Message, ...] = fact.messages
-        history_size = 0
-        if fact.continues is not None:
-            before = self._origins[fact.continues.origin_id]
-            own = next((at for at, m in enumerate(fact.messages) if type(m) is not SystemMessage), len(fact.messages))
-            earlier = (*before.history, *before.exchanges[: fact.continues.index + 1])
-            systems = fact.messages[:own] or tuple(m for m in earlier if type(m) is SystemMessage)
-            spoken = tuple(m for m in earlier if type(m) is not SystemMessage)
-            history = (*systems, *spoken, *fact.messages[own:])
-            history_size = before.request_size
-        size = len(_encode(fact.messages)) + len(_encode(fact.tools))
-        turn = Turn(fact, history, size, history_size)
-        self._turns[fact.run_id] = self._origins[fact.origin_id] = turn
-        self._bytes += size
-        if fact.conversation is not None:
-            conversation = self._conversations.setdefault(fact.conversation, Conversation(fact.conversation))
-            conversation.live = fact.run_id
-            conversation.runs.append(fact.run_id)
-
-    def _install_send_end(self, fact: SendEnded) -> None:
-        turn = self._turns[fact.run_id]
-        del turn.sends[fact.attempt_id]
-        if fact.usage is not None:
-            turn.usage = fact.usage if turn.usage is None else turn.usage + fact.usage
-        if fact.outcome != "replied" and fact.may_have_been_processed:
-            turn.unknown_sends.append(fact.attempt_id)
-
-    def _install_reply(self, fact: ReplyTaken) -> None:
-        turn = self._turns[fact.run_id]
-        entry = Entry(fact.reply, fact.attempt_id, _encode(fact.reply))
-        turn.entries.append(entry)
-        turn.size += entry.size
-        self._bytes += entry.size
-        self._exchanges += 1
-        for slot in entry.slots:
-            turn.equal_calls[slot.call.name, slot.call.arguments.text] += 1
-        if not entry.slots:
-            self._complete(turn, entry, ())
-
-    def _install_slot(self, fact: SlotMoved) -> None:
-        turn = self._turns[fact.run_id]
-        entry = turn.entries[fact.exchange]
-        slot = entry.slots[fact.position]
-        slot.state, slot.code = fact.state, fact.code
-        if fact.state == "started":
-            slot.effect_id, slot.attempt = fact.effect_id, fact.attempt
-            turn.tool_calls += 1
-        if fact.feedback is None:
-            return
-        slot.feedback = fact.feedback
-        if entry.exchange is None and all(s.feedback is not None for s in entry.slots):
-            self._complete(turn, entry, tuple(s.feedback for s in entry.slots if s.feedback is not None))
-
-    def _complete(self, turn: Turn, entry: Entry, feedback: tuple[ToolFeedback, ...]) -> None:
-        encoded = [_encode(item) for item in feedback]
-        added = sum(map(len, encoded))
-        entry.exchange = ModelExchange(reply=entry.reply, feedback=feedback)
-        entry.size += added
-        turn.size += added
-        self._bytes += added
-        turn.exchanges.append(entry.exchange)
-        digest = chain(EXCHANGE_DOMAIN, turn.digests[-1], entry.encoded, *encoded)
-        entry.encoded = b""  # the digest covers it now
-        turn.digests.append(digest)
-        if turn.opened.conversation is not None:
-            self._conversations[turn.opened.conversation].head = ExchangeRef(
-                origin_id=turn.opened.origin_id, index=len(turn.exchanges) - 1, digest=digest
+            raise HistoryError(
+                "orphan_tool_result", f"call {exchange}", "expected the feedback of the call at this position"
             )
-
-    def _install_close(self, fact: RunClosed) -> None:
-        turn = self._turns[fact.run_id]
-        turn.closed = fact
-        name = turn.opened.conversation
-        if name is not None and self._conversations[name].live == fact.run_id:
-            self._conversations[name].live = None
+        self._room.check(len(self._encoded(feedback)), item=turn.entries[exchange].size)

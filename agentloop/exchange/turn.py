@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
-from .facts import OriginOpened, RunClosed, SendStarted
+from .facts import ExchangeRef, OriginOpened, RunClosed, SendStarted
 from .history import History
 from .slots import SlotState
 
-__all__ = ["Entry", "Slot", "Turn"]
+__all__ = ["Conversation", "Entry", "Slot", "Turn"]
 
 
 class Slot:
@@ -66,7 +66,7 @@ class Turn:
         history: what a request's ``messages`` are: earlier turns' and this turn's messages.
         exchanges: the complete exchanges of this turn, in order; ``entries`` may have one more.
         digests: chain digests; ``digests[n]`` covers the origin and its first n exchanges.
-        origin_size: bytes of the origin: this turn's own messages and its tools.
+        origin_size: bytes of the origin: this turn's own messages, its tools and options.
         size: bytes of this turn: origin, replies and feedback.
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
@@ -74,7 +74,7 @@ class Turn:
     """
 
     __slots__ = (
-        "_tools_size",
+        "_frame_size",
         "claims",
         "closed",
         "digests",
@@ -92,9 +92,9 @@ class Turn:
         "usage",
     )
 
-    def __init__(self, opened: OriginOpened, past: History, *, messages_size: int, tools_size: int) -> None:
-        self.opened, self.past, self._tools_size = opened, past, tools_size
-        self.origin_size = self.size = messages_size + tools_size
+    def __init__(self, opened: OriginOpened, past: History, *, own_size: int, frame_size: int) -> None:
+        self.opened, self.past, self._frame_size = opened, past, frame_size
+        self.origin_size = self.size = own_size + frame_size
         self.entries: list[Entry] = []
         self.exchanges: list[ModelExchange] = []
         self.digests = [opened.digest]
@@ -125,4 +125,22 @@ class Turn:
     @property
     def request_size(self) -> int:
         """Bytes of the expanded request over all entries, their answers so far included."""
-        return self.past.size + self._tools_size + self.size - self.origin_size
+        return self.past.size + self._frame_size + self.size - self.origin_size
+
+
+class Conversation:
+    """The turns of one conversation.
+
+    Attributes:
+        head: the newest complete exchange, None before the first.
+        live: id of the run that is on it now.
+        runs: ids of its runs, oldest first.
+    """
+
+    __slots__ = ("head", "live", "name", "runs")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.head: ExchangeRef | None = None
+        self.live: str | None = None
+        self.runs: list[str] = []

@@ -1,0 +1,69 @@
+"""How much a book may hold, and how much it holds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import LimitExceeded
+from ..limits import STORE_EXCHANGES, STORE_ITEM_BYTES, STORE_ORIGINS, STORE_TOTAL_BYTES, check_count
+
+__all__ = ["BookLimits", "Room"]
+
+
+class BookLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ceilings of one book (R112); they never relax a provider's limits (R113).
+
+    Attributes:
+        origins, exchanges: how many. total_bytes: of all. item_bytes: one origin, or one exchange
+            with its feedback. Each 0 and up.
+
+    Raises:
+        InputError: a value outside its range, by name.
+    """
+
+    origins: int = STORE_ORIGINS
+    exchanges: int = STORE_EXCHANGES
+    total_bytes: int = STORE_TOTAL_BYTES
+    item_bytes: int = STORE_ITEM_BYTES
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            check_count(f"BookLimits.{name}", getattr(self, name), 0)
+
+
+class Room:
+    """Counts what is held against the limits."""
+
+    __slots__ = ("_limits", "exchanges", "origins", "size")
+
+    def __init__(self, limits: BookLimits) -> None:
+        self._limits = limits
+        self.origins = self.exchanges = self.size = 0
+
+    def check(self, size: int, *, origins: int = 0, exchanges: int = 0, item: int = 0) -> None:
+        """Refuse what does not fit. Changes nothing.
+
+        Args:
+            size: bytes to add. item: bytes that the item they belong to has already.
+
+        Raises:
+            LimitExceeded: names the limit, what it allows and what it would come to.
+        """
+        limits = self._limits
+        _check("item_bytes", limits.item_bytes, item + size)
+        _check("total_bytes", limits.total_bytes, self.size + size)
+        if origins:
+            _check("origins", limits.origins, self.origins + origins)
+        if exchanges:
+            _check("exchanges", limits.exchanges, self.exchanges + exchanges)
+
+    def add(self, size: int, *, origins: int = 0, exchanges: int = 0) -> None:
+        """Count what was installed; negative numbers for what was dropped."""
+        self.size += size
+        self.origins += origins
+        self.exchanges += exchanges
+
+
+def _check(limit: str, allowed: int, got: int) -> None:
+    if got > allowed:
+        raise LimitExceeded(limit, allowed, got)

@@ -1,0 +1,252 @@
+"""What follows from the facts: turns, conversations, requests. Facts are only applied here.
+
+`Book` adds the steps that make them. Cost: an install is proportional to what it adds. Rebuilding a
+request copies references to the exchanges so far and encodes none of them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, assert_never
+
+import msgspec
+
+from ..admission import chain
+from ..errors import ConflictError, HistoryError, InputError, LimitExceeded, LostError
+from ..messages import ModelExchange, ModelReply, ModelRequest, ToolFeedback
+from .encoding import sorted_bytes
+from .facts import ExchangeRef, Fact, OriginOpened, ReplyTaken, RequestRef, RunClosed, SendEnded, SendStarted, SlotMoved
+from .history import History
+from .room import BookLimits, Room
+from .turn import Conversation, Entry, Turn
+
+__all__ = ["State"]
+
+EXCHANGE_DOMAIN: Final = "agentloop/exchange/v1"
+
+
+class State:
+    """Facts to state to requests. Pure: no clock, no task, no medium."""
+
+    def __init__(self, *, limits: BookLimits | None = None) -> None:
+        self._room = Room(limits or BookLimits())
+        self._turns: dict[str, Turn] = {}
+        self._origins: dict[str, Turn] = {}
+        self._conversations: dict[str, Conversation] = {}
+        self._newest: tuple[ModelReply | ToolFeedback | None, bytes] = (None, b"")
+
+    # -- reading
+
+    @property
+    def size(self) -> int:
+        """Bytes of all origins, replies and feedback held."""
+        return self._room.size
+
+    def has_run(self, run_id: str) -> bool:
+        """Whether a run of that id is held."""
+        return run_id in self._turns
+
+    def turn(self, run_id: str) -> Turn:
+        """The turn of a run.
+
+        Raises:
+            LostError: no such run is held.
+        """
+        try:
+            return self._turns[run_id]
+        except KeyError:
+            raise LostError("run", run_id) from None
+
+    def conversation(self, name: str) -> Conversation | None:
+        """The conversation of that name, None when it has no turn yet."""
+        return self._conversations.get(name)
+
+    def reference(self, turn: Turn) -> RequestRef:
+        """What the next model call of ``turn`` is given."""
+        count = len(turn.exchanges)
+        return RequestRef(origin_id=turn.opened.origin_id, exchanges=count, digest=turn.digests[count])
+
+    def closed(self, ref: RequestRef) -> Turn:
+        """Check that ``ref`` names an ordered prefix of one origin whose feedback is complete (R77).
+
+        Raises:
+            LostError: the origin is not held; it is never made up again (R88).
+            HistoryError: ``missing_tool_result``: the prefix is longer than what is complete.
+            ConflictError: the digest is another prefix's.
+        """
+        turn = self._origins.get(ref.origin_id)
+        if turn is None:
+            raise LostError("origin", ref.origin_id)
+        if not 0 <= ref.exchanges <= len(turn.exchanges):
+            raise HistoryError(
+                "missing_tool_result",
+                f"$.exchanges[{len(turn.exchanges)}]",
+                f"expected {ref.exchanges} complete exchanges, got {len(turn.exchanges)}",
+            )
+        if turn.digests[ref.exchanges] != ref.digest:
+            raise ConflictError(f"origin {ref.origin_id}", "expected the digest of this prefix, got another")
+        return turn
+
+    def request(self, ref: RequestRef, *, max_bytes: int) -> ModelRequest:
+        """Rebuild the full request at the send boundary (R76, R78).
+
+        Raises:
+            InputError: the last exchange asks for nothing, so there is nothing to continue.
+            LimitExceeded: ``request_bytes``: the expanded request is over ``max_bytes``.
+        """
+        turn = self.closed(ref)
+        exchanges = tuple(turn.exchanges if ref.exchanges == len(turn.exchanges) else turn.exchanges[: ref.exchanges])
+        self._check_continues(exchanges)
+        size = turn.request_size - sum(entry.size for entry in turn.entries[ref.exchanges :])
+        if size > max_bytes:
+            raise LimitExceeded("request_bytes", max_bytes, size)
+        opened = turn.opened
+        options = opened.options
+        if exchanges and options.forces_call:  # a forced call is for the first model call only
+            options = msgspec.structs.replace(options, tool_choice=None)
+        return ModelRequest(messages=turn.history, options=options, tools=opened.tools, exchanges=exchanges)
+
+    # -- installing what is stored
+
+    def install(self, facts: Iterable[Fact]) -> None:
+        """Apply facts that the medium holds, in order."""
+        for fact in facts:
+            if type(fact) is SlotMoved:
+                self._install_slot(fact)
+            elif type(fact) is SendStarted:
+                turn = self._turns[fact.run_id]
+                turn.sends[fact.attempt_id] = fact
+                turn.claims.add(fact.attempt_id)
+                turn.model_calls += 1
+            elif type(fact) is SendEnded:
+                self._install_send_end(fact)
+            elif type(fact) is ReplyTaken:
+                self._install_reply(fact)
+            elif type(fact) is OriginOpened:
+                self._install_origin(fact)
+            elif type(fact) is RunClosed:
+                self._install_close(fact)
+            else:
+                assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
+
+    def check_forget(self, run_ids: Sequence[str]) -> None:
+        """Refuse to drop what must be kept. Changes nothing.
+
+        Raises:
+            LostError: one is not held.
+            ConflictError: one is running, or a conversation would lose a turn that others continue.
+        """
+        drop = set(run_ids)
+        for run_id in drop:
+            turn = self.turn(run_id)
+            if turn.closed is None:
+                raise ConflictError(f"run {run_id!r}", "expected a run that ended")
+            name = turn.opened.conversation
+            if name is not None and not drop.issuperset(self._conversations[name].runs):
+                raise ConflictError(f"run {run_id!r}", "expected its whole conversation to be forgotten with it")
+
+    def forget(self, run_ids: Sequence[str]) -> None:
+        """Drop runs and the room they take. The caller has dropped them from the medium.
+
+        Raises:
+            LostError, ConflictError: as `check_forget`; nothing was dropped.
+        """
+        self.check_forget(run_ids)
+        for run_id in set(run_ids):
+            turn = self._turns.pop(run_id)
+            del self._origins[turn.opened.origin_id]
+            self._room.add(-turn.size, origins=-1, exchanges=-len(turn.entries))
+            if turn.opened.conversation is not None:
+                self._conversations.pop(turn.opened.conversation, None)
+
+    # -- private
+
+    def _encoded(self, value: ModelReply | ToolFeedback) -> bytes:
+        """Canonical bytes of ``value``; a step and the install of its facts share one encoding."""
+        if self._newest[0] is not value:
+            self._newest = (value, sorted_bytes(value))
+        return self._newest[1]
+
+    def _install_origin(self, fact: OriginOpened) -> None:
+        sizes = [len(sorted_bytes(message)) for message in fact.messages]
+        if fact.continues is None:
+            past = History(fact.messages, sizes)
+        else:
+            before = self._origins[fact.continues.origin_id]
+            count = fact.continues.index + 1
+            exchanges_size = sum(entry.size for entry in before.entries[:count])
+            past = before.past.following(before.exchanges[:count], exchanges_size, fact.messages, sizes)
+        frame_size = len(sorted_bytes(fact.tools)) + len(sorted_bytes(fact.options))
+        turn = Turn(fact, past, own_size=sum(sizes), frame_size=frame_size)
+        self._turns[fact.run_id] = self._origins[fact.origin_id] = turn
+        self._room.add(turn.size, origins=1)
+        if fact.conversation is not None:
+            conversation = self._conversations.setdefault(fact.conversation, Conversation(fact.conversation))
+            conversation.live = fact.run_id
+            conversation.runs.append(fact.run_id)
+
+    def _install_send_end(self, fact: SendEnded) -> None:
+        turn = self._turns[fact.run_id]
+        del turn.sends[fact.attempt_id]
+        if fact.usage is not None:
+            turn.usage = fact.usage if turn.usage is None else turn.usage + fact.usage
+        if fact.outcome != "replied" and fact.may_have_been_processed:
+            turn.unknown_sends.append(fact.attempt_id)
+
+    def _install_reply(self, fact: ReplyTaken) -> None:
+        turn = self._turns[fact.run_id]
+        entry = Entry(fact.reply, fact.attempt_id, self._encoded(fact.reply))
+        turn.entries.append(entry)
+        turn.size += entry.size
+        self._room.add(entry.size, exchanges=1)
+        for slot in entry.slots:
+            turn.equal_calls[slot.call.name, slot.call.arguments.text] += 1
+        if not entry.slots:
+            self._complete(turn, entry)
+
+    def _install_slot(self, fact: SlotMoved) -> None:
+        turn = self._turns[fact.run_id]
+        entry = turn.entries[fact.exchange]
+        slot = entry.slots[fact.position]
+        slot.state, slot.code = fact.state, fact.code
+        if fact.state == "started":
+            slot.effect_id, slot.attempt = fact.effect_id, fact.attempt
+            turn.tool_calls += 1
+            if fact.effect_id is not None:
+                turn.claims.add(fact.effect_id)
+        if fact.feedback is None:
+            return
+        slot.feedback, slot.encoded = fact.feedback, self._encoded(fact.feedback)
+        added = len(slot.encoded)
+        entry.size += added
+        turn.size += added
+        self._room.add(added)
+        entry.unanswered -= 1
+        if not entry.unanswered:
+            self._complete(turn, entry)
+
+    def _complete(self, turn: Turn, entry: Entry) -> None:
+        feedback = tuple(slot.feedback for slot in entry.slots if slot.feedback is not None)
+        entry.exchange = ModelExchange(reply=entry.reply, feedback=feedback)
+        turn.exchanges.append(entry.exchange)
+        digest = chain(EXCHANGE_DOMAIN, turn.digests[-1], entry.encoded, *(slot.encoded for slot in entry.slots))
+        entry.encoded = b""  # the digest covers it now, and the feedback
+        for slot in entry.slots:
+            slot.encoded = b""
+        turn.digests.append(digest)
+        if turn.opened.conversation is not None:
+            self._conversations[turn.opened.conversation].head = ExchangeRef(
+                origin_id=turn.opened.origin_id, index=len(turn.exchanges) - 1, digest=digest
+            )
+
+    def _install_close(self, fact: RunClosed) -> None:
+        turn = self._turns[fact.run_id]
+        turn.closed = fact
+        name = turn.opened.conversation
+        if name is not None and self._conversations[name].live == fact.run_id:
+            self._conversations[name].live = None
+
+    @staticmethod
+    def _check_continues(exchanges: Sequence[ModelExchange]) -> None:
+        if exchanges and not exchanges[-1].feedback:
+            raise InputError("request: expected an exchange with tool calls to continue, got a final reply")
