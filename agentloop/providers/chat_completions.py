@@ -49,10 +49,10 @@ __all__ = ["ApiKey", "ChatCompletions"]
 ApiKey = str | Callable[[], str | Awaitable[str]]
 """A key, or a function called before each send that returns one, at once or awaited."""
 
-ERROR_BODY_SECONDS: Final = 5.0
+_ERROR_BODY_SECONDS: Final = 5.0
 """How long an error's body is waited for; what has come by then is used."""
 
-KEEPALIVE_SECONDS: Final = 4.0
+_KEEPALIVE_SECONDS: Final = 4.0
 """Idle connections are dropped before common servers drop them (5 s), so that no request meets a closing one."""
 
 _TIMEOUTS: Final = Timeouts()
@@ -173,7 +173,7 @@ class ChatCompletions:
             return self._given_session
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=self._trust_env,
             )
@@ -299,7 +299,7 @@ class _Send:
     async def _refuse(self, source: _HTTPSource, started: float, secrets: tuple[str, ...]) -> NoReturn:
         """Raise for an answer that is no event stream, with what its body says."""
         owner, loop, response = self._owner, asyncio.get_running_loop(), source.response
-        until = loop.time() + ERROR_BODY_SECONDS
+        until = loop.time() + _ERROR_BODY_SECONDS
         if owner.timeouts.total is not None:
             until = min(until, started + owner.timeouts.total)
         body, whole = await _read_some(response.content, until)

@@ -47,11 +47,17 @@ _PROCESSED_4XX: Final = frozenset({408, 409, 499})
 
 
 class VendorError(msgspec.Struct, frozen=True):
-    """What the body of an error said; None where it did not say."""
+    """What the body of an error said; None where it did not say.
+
+    Attributes:
+        code, type, message: the vendor's, each a short line.
+        upstream: what a router quotes of the vendor behind it.
+    """
 
     code: str | None = None
     type: str | None = None
     message: str | None = None
+    upstream: str | None = None
 
 
 def parse_error_body(body: bytes, *, secrets: Iterable[str] = ()) -> VendorError:
@@ -94,7 +100,7 @@ def status_error(
     """
     vendor = parse_error_body(body, secrets=secrets)
     request_id = headers.get("x-request-id")
-    said = " / ".join(word for word in (vendor.type, vendor.code, vendor.message) if word)
+    said = " / ".join(word for word in (vendor.type, vendor.code, vendor.message, vendor.upstream) if word)
     return HTTPStatusError(
         f"HTTP {status}: expected 200 with an event stream, got {said or 'no reason'}",
         status=status,
@@ -127,16 +133,18 @@ def _from_json(value: Any) -> VendorError:
 
 def _from_object(error: dict[str, Any], outer: dict[str, Any]) -> VendorError:
     message = next((text for key in ("message", "error", "detail", "msg") if (text := _message(error.get(key)))), None)
-    upstream = error.get("metadata")
-    raw = upstream.get("raw") if isinstance(upstream, dict) else None
-    if message and isinstance(raw, str) and raw:  # a router says little itself and quotes the vendor behind it
-        behind = parse_error_body(raw.encode("utf-8", "replace")).message
-        message = shorten(f"{message}: {behind}") if behind else message
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
     kind = error.get("type")
     if kind is None and outer.get("type") != "error":
         kind = outer.get("type")
     code = error.get("code")
-    return VendorError(code=_word(outer.get("code") if code is None else code), type=_word(kind), message=message)
+    return VendorError(
+        code=_word(outer.get("code") if code is None else code),
+        type=_word(kind),
+        message=message,
+        upstream=parse_error_body(raw.encode("utf-8", "replace")).message if isinstance(raw, str) else None,
+    )
 
 
 def _word(value: Any) -> str | None:
