@@ -21,9 +21,10 @@ class MemoryBackend:
 
     async def append(self, facts: Sequence[Fact]) -> None:
         """Hold the batch."""
-        for fact in facts:
+        batch = [(fact.run_id, fact) for fact in facts]  # what is no fact fails here, before any is held
+        for run_id, fact in batch:
             self._sequence += 1
-            self._runs.setdefault(fact.run_id, []).append((self._sequence, fact))
+            self._runs.setdefault(run_id, []).append((self._sequence, fact))
 
     async def load(self) -> list[Fact]:
         """Every fact held, oldest first."""

@@ -8,9 +8,9 @@ when its facts are installed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from ..errors import AgentLoopError, PersistenceError
+from ..errors import PersistenceError
 from ..exchange import Book, Fact
 from .backend import Backend
 
@@ -49,13 +49,7 @@ class Store:
             self._check()
             facts = tuple(step(self.book))
             if facts:
-                try:
-                    await self._backend.append(facts)
-                except BaseException as error:
-                    self.fault = f"appending {len(facts)} facts ended with {type(error).__name__}"
-                    if isinstance(error, AgentLoopError) or not isinstance(error, Exception):
-                        raise
-                    raise PersistenceError(f"{self.fault}; writing stopped, reload the store") from error
+                await self._write(lambda: self._backend.append(facts), f"appending {len(facts)} facts")
                 self.book.install(facts)
             return facts
 
@@ -65,13 +59,13 @@ class Store:
         Raises:
             ConflictError: one is running, or only part of a conversation was named.
             LostError: one is not held.
+            PersistenceError: as `commit`.
         """
         async with self._lock:
             self._check()
-            for run_id in run_ids:
-                self.book.turn(run_id)
+            self.book.check_forget(run_ids)
+            await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
             self.book.forget(run_ids)
-            await self._backend.forget(run_ids)
 
     async def close(self) -> None:
         """Stop writing and release the medium. Idempotent."""
@@ -79,6 +73,16 @@ class Store:
             if not self._closed:
                 self._closed = True
                 await self._backend.close()
+
+    async def _write(self, write: Callable[[], Awaitable[None]], what: str) -> None:
+        """Await one write; stop writing when it does not end well, since what it did is unknown."""
+        try:
+            await write()
+        except BaseException as error:
+            self.fault = f"{what} ended with {type(error).__name__}"
+            if isinstance(error, PersistenceError) or not isinstance(error, Exception):
+                raise
+            raise PersistenceError(f"{self.fault}; writing stopped, reload the store") from error
 
     def _check(self) -> None:
         if self._closed:
