@@ -69,14 +69,18 @@ class Emitter:
     async def output(self, kind: type[OutputEvent], invocation_id: str, **fields: Any) -> None:
         """Deliver one output event: to the sink first, awaited, then to readers and observers.
 
+        These get it also when the sink fails, so that every `ModelEnd` has its `ModelStart`.
+
         Raises:
-            Exception: what the sink raised; the event is not published then.
+            Exception: what the sink raised.
         """
         event = self._make(kind, invocation_id, fields)
         sequence = self._sequence
-        if self._sink is not None:
-            await self._sink.emit(event)
-        self._publish(event, sequence)
+        try:
+            if self._sink is not None:
+                await self._sink.emit(event)
+        finally:
+            self._publish(event, sequence)
         if self.feed.behind:
             await self.feed.room()
 
@@ -93,7 +97,7 @@ class Emitter:
                     await self._sink.emit(event)
         except TimeoutError:
             _log.warning("sink took longer than %d ms for model.end", int(MODEL_END_SECONDS * 1000))
-        except Exception:
+        except Exception:  # noqa: BLE001  # whatever a host's sink raises
             _log.exception("sink failed on model.end; the outcome stands")
         finally:
             self._publish(event, sequence)

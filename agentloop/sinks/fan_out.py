@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ..events import OutputEvent
+from ..events import ModelEnd, OutputEvent
 from ..limits import check_count
 from .sink import Sink
 
@@ -12,13 +12,28 @@ __all__ = ["FanOut", "QueueSink"]
 
 
 class FanOut:
-    """Gives each event to every sink, in the order given; the first error ends the run."""
+    """Gives each event to every sink, in the order given; the first error ends the run.
+
+    `ModelEnd` is given to all at once and whatever one of them does, so that none is left with a
+    preview that does not stand (R265).
+    """
 
     def __init__(self, *sinks: Sink) -> None:
         self._sinks = sinks
 
     async def emit(self, event: OutputEvent) -> None:
-        """Pass one event on."""
+        """Pass one event on.
+
+        Raises:
+            Exception: what the first failing sink raised; those after it did not get the event,
+                unless it is the `ModelEnd`.
+        """
+        if type(event) is ModelEnd:
+            results = await asyncio.gather(*(sink.emit(event) for sink in self._sinks), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+            return
         for sink in self._sinks:
             await sink.emit(event)
 

@@ -12,6 +12,7 @@ events behind. All others are free: they read from what is kept and never hold t
 from __future__ import annotations
 
 import asyncio
+from array import array
 from bisect import bisect_right
 
 import msgspec
@@ -32,8 +33,8 @@ class Feed:
         self._events: list[Event] = []
         self._sequences: list[int] = []
         self._edition = 0  # changes when kept events are folded, so that followers look up their place again
-        self._attempt_at = 0  # index of the running attempt's ModelStart
-        self._pieces: dict[int, list[tuple[int, int]]] = {}  # folded event's sequence -> (sequence, offset) in it
+        self._attempt_at: int | None = None  # index of the running attempt's ModelStart
+        self._pieces: dict[int, _Pieces] = {}  # by the folded event's sequence
         self._waiters: set[asyncio.Future[None]] = set()
         self._room: asyncio.Future[None] | None = None
         self._attached: Follower | None = None
@@ -46,7 +47,9 @@ class Feed:
         """Append the event with this sequence number and wake those who wait for it."""
         kind = type(event)
         if kind is ModelEnd:
-            self._fold(event)  # type: ignore[arg-type]
+            if self._attempt_at is not None:
+                self._fold(self._attempt_at + 1, keep=event.status == "success")  # type: ignore[attr-defined]
+            self._attempt_at = None
         elif kind is ModelStart:
             self._attempt_at = len(self._events)
         self._events.append(event)
@@ -97,37 +100,51 @@ class Feed:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
-    def _fold(self, end: ModelEnd) -> None:
-        """Replace the previews of the attempt that ends: by one of each kind, or by nothing."""
-        start = self._attempt_at + 1
-        kept = [e for e in self._events[start:] if type(e) not in _PREVIEWS]
-        if len(kept) == len(self._events) - start:
+    def _fold(self, start: int, *, keep: bool) -> None:
+        """Replace the previews from ``start`` on: by one of each kind, or by nothing."""
+        tail = list(zip(self._sequences[start:], self._events[start:], strict=True))
+        kept = [(sequence, event) for sequence, event in tail if type(event) not in _PREVIEWS]
+        if len(kept) == len(tail):
             return
-        for kind in _PREVIEWS if end.status == "success" else ():
-            pieces = [e for e in self._events[start:] if type(e) is kind]
-            if pieces:
-                whole = msgspec.structs.replace(
-                    pieces[-1], text="".join(e.text for e in pieces), offset=pieces[0].offset
-                )
-                self._pieces[whole.sequence] = [(e.sequence, e.offset + len(e.text)) for e in pieces]
-                kept.append(whole)
-        kept.sort(key=lambda e: e.sequence)
-        del self._events[start:], self._sequences[start:]
-        self._events += kept
-        self._sequences += [e.sequence for e in kept]
+        for kind in _PREVIEWS if keep else ():
+            pieces = _Pieces()
+            texts: list[str] = []
+            newest: TextPreview | ReasoningPreview | None = None
+            for sequence, event in tail:
+                if type(event) is kind:
+                    newest = event
+                    texts.append(event.text)
+                    pieces.sequences.append(sequence)
+                    pieces.ends.append(event.offset + len(event.text))
+            if newest is not None:
+                whole = msgspec.structs.replace(newest, text="".join(texts), offset=pieces.ends[0] - len(texts[0]))
+                kept.append((pieces.sequences[-1], whole))
+                self._pieces[pieces.sequences[-1]] = pieces
+        kept.sort(key=lambda item: item[0])
+        self._sequences[start:] = [sequence for sequence, _ in kept]
+        self._events[start:] = [event for _, event in kept]
         self._edition += 1
 
     def _locate(self, seen: int) -> int:
         return bisect_right(self._sequences, seen)
 
-    def _unseen(self, event: Event, seen: int) -> Event:
+    def _unseen(self, event: Event, sequence: int, seen: int) -> Event:
         """The part of a folded preview that a reader who has seen ``seen`` has not."""
-        pieces = self._pieces.get(event.sequence)
-        if pieces is None or seen < pieces[0][0] or not isinstance(event, _PREVIEWS):
+        pieces = self._pieces.get(sequence)
+        if pieces is None or seen < pieces.sequences[0] or not isinstance(event, _PREVIEWS):
             return event
-        at = bisect_right(pieces, (seen, 1 << 62)) - 1
-        offset = pieces[at][1]
+        offset = pieces.ends[bisect_right(pieces.sequences, seen) - 1]
         return msgspec.structs.replace(event, text=event.text[offset - event.offset :], offset=offset)
+
+
+class _Pieces:
+    """What a folded preview was made of: sequence number and end, in characters, of each piece."""
+
+    __slots__ = ("ends", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences = array("q")
+        self.ends = array("q")
 
 
 class Follower:
@@ -160,11 +177,11 @@ class Follower:
                 self._edition = feed._edition
                 self._at = feed._locate(self.seen)
             if self._at < len(feed._events):
-                event = feed._events[self._at]
+                event, sequence = feed._events[self._at], feed._sequences[self._at]
                 self._at += 1
                 if feed._pieces:
-                    event = feed._unseen(event, self.seen)
-                self.seen = feed._sequences[self._at - 1]
+                    event = feed._unseen(event, sequence, self.seen)
+                self.seen = sequence
                 if feed._room is not None and feed._last - self.seen <= feed._high // 2:
                     feed._free()
                 return event

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..events import Event
+from ..limits import check_count
 from .sink import Observer
 
 __all__ = ["ObserverHub"]
@@ -25,6 +26,7 @@ class _Pump:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._closing = False
         self.dropped = 0
         self.failed = 0
         self._task = asyncio.get_running_loop().create_task(self._run(), name="agentloop observer")
@@ -44,7 +46,9 @@ class _Pump:
                 event = self._queue.popleft()
                 try:
                     await self._observer.observe(event)
-                except Exception:
+                except (Exception, asyncio.CancelledError) as error:  # whatever a host raises
+                    if isinstance(error, asyncio.CancelledError) and self._closing:
+                        raise
                     self.failed += 1
                     if self.failed == 1:  # once an observer, not once an event
                         _log.exception("observer %s failed; the run goes on", type(self._observer).__qualname__)
@@ -56,19 +60,27 @@ class _Pump:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
+            pass  # what is left is counted below
+        finally:
             self.dropped += len(self._queue)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+            self._queue.clear()
+            self._closing = True
+            self._task.cancel()
+        await asyncio.wait({self._task})
 
 
 class ObserverHub:
     """All observers of a runtime.
+
+    Args:
+        max_events: how many events wait for one observer; the oldest is dropped for a newer one.
 
     Attributes:
         dropped, failed: events lost to a full queue or at closing, and errors raised, over all.
     """
 
     def __init__(self, observers: Sequence[Observer], *, max_events: int = 4096) -> None:
+        check_count("ObserverHub.max_events", max_events, 1)
         self._pumps = [_Pump(observer, max_events) for observer in observers]
 
     def __bool__(self) -> bool:
@@ -90,6 +102,5 @@ class ObserverHub:
             pump.push(event)
 
     async def close(self, seconds: float = 1.0) -> None:
-        """Let the queues run empty for at most ``seconds``, then end the tasks."""
-        for pump in self._pumps:
-            await pump.close(seconds)
+        """Let the queues run empty for at most ``seconds`` over all, then end the tasks."""
+        await asyncio.gather(*(pump.close(seconds) for pump in self._pumps))
