@@ -55,18 +55,19 @@ class Ledger:
 
     def left(self, resource: Resource) -> int | None:
         """What this node may still debit: the least over it and its ancestors; None is no limit."""
-        lefts = [left for _, _, left in self._lefts(resource)]
+        lefts = [allowed - spent for allowed, spent in self._allowed(resource)]
         return max(0, min(lefts)) if lefts else None
 
     def check(self, resource: Resource, amount: int = 1) -> None:
         """Refuse ``amount`` when any node has less left. Debits nothing.
 
         Raises:
-            BudgetError: names the resource, the grant and what it would come to.
+            BudgetError: names the resource, what the grant allows here (what is kept for ancestors
+                taken off) and what it would come to.
         """
-        for grant, spent, left in self._lefts(resource):
-            if left < amount:
-                raise BudgetError(resource, grant, spent + amount)
+        for allowed, spent in self._allowed(resource):
+            if spent + amount > allowed:
+                raise BudgetError(resource, allowed, spent + amount)
 
     def debit(self, resource: Resource, amount: int = 1) -> None:
         """Check, then take ``amount`` from this node and every ancestor.
@@ -100,12 +101,12 @@ class Ledger:
             yield node
             node = node._parent
 
-    def _lefts(self, resource: Resource) -> Iterator[tuple[int, int, int]]:
+    def _allowed(self, resource: Resource) -> Iterator[tuple[int, int]]:
+        """What this node and each ancestor with a grant allows it, and what is spent there."""
         reserve = 0
         for node in self._path():
             grant = node._grants[resource]
             if grant is not None:
                 kept = reserve if resource == "model_calls" else 0
-                spent = node._spent[resource]
-                yield grant, spent, grant - spent - kept
+                yield max(0, grant - kept), node._spent[resource]
             reserve += node._reserve
