@@ -69,7 +69,7 @@ def step(turn: Turn, ledger: Ledger, limits: LoopLimits, *, elapsed: float) -> A
     """
     last = turn.last
     if last is None:
-        return _ask_or_close(turn, ledger, limits, elapsed)
+        return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
     kind = verdict(last)
     open_calls = tuple(p for p, slot in enumerate(last.slots) if slot.feedback is None)
@@ -81,7 +81,7 @@ def step(turn: Turn, ledger: Ledger, limits: LoopLimits, *, elapsed: float) -> A
         return Close("completed", last.reply.termination.reason)
     if not open_calls:
         skipped = next((slot.code for slot in last.slots if slot.state == "skipped"), None)
-        return _ask_or_close(turn, ledger, limits, elapsed) if skipped is None else Close("limit_reached", skipped)
+        return _ask_or_close(ledger, limits, elapsed) if skipped is None else Close("limit_reached", skipped)
     limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
@@ -96,12 +96,12 @@ def verdict(entry: Entry) -> RunOutcome:
     return kind
 
 
-def _ask_or_close(turn: Turn, ledger: Ledger, limits: LoopLimits, elapsed: float) -> Action:
-    limit = _limit_of_asking(turn, ledger, limits, elapsed)
+def _ask_or_close(ledger: Ledger, limits: LoopLimits, elapsed: float) -> Action:
+    limit = _limit_of_asking(ledger, limits, elapsed)
     return Ask() if limit is None else Close("limit_reached", limit)
 
 
-def _limit_of_asking(turn: Turn, ledger: Ledger, limits: LoopLimits, elapsed: float) -> str | None:
+def _limit_of_asking(ledger: Ledger, limits: LoopLimits, elapsed: float) -> str | None:
     if ledger.left("model_calls") == 0:
         return "max_model_calls"
     if ledger.left("tokens") == 0:
@@ -115,7 +115,7 @@ def _limit_of_calls(
     turn: Turn, last: Entry, open_calls: tuple[int, ...], ledger: Ledger, limits: LoopLimits, elapsed: float
 ) -> str | None:
     """The limit that forbids running the open calls, judged for all of them before the first (R102)."""
-    limit = _limit_of_asking(turn, ledger, limits, elapsed)
+    limit = _limit_of_asking(ledger, limits, elapsed)
     if limit is not None:
         return limit
     left = ledger.left("tool_calls")
