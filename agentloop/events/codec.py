@@ -43,7 +43,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def encode_event(event: RunEvent) -> bytes:
+def encode_event(event: Event) -> bytes:
     """One line of JSON without its line feed.
 
     Raises:

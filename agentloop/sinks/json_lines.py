@@ -21,7 +21,7 @@ class JsonLinesSink:
 
     async def emit(self, event: Event) -> None:
         """Write one event."""
-        self._file.write(encode_event(event) + b"\n")  # type: ignore[arg-type]  # it refuses other classes
+        self._file.write(encode_event(event) + b"\n")
         if self._flush:
             self._file.flush()
 

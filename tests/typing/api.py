@@ -1,0 +1,159 @@
+"""The public types as a caller meets them. Type-checked by mypy, never run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import assert_never, assert_type
+
+import agentloop as al
+
+
+class Notes:
+    """What an application hands to its tools."""
+
+    async def read(self, id: str) -> str:
+        return id
+
+
+@al.tool
+async def read_note(id: str, ctx: al.ToolContext[Notes]) -> str:
+    """Read a note."""
+    await ctx.progress("reading", 0.5)
+    return await ctx.deps.read(id)
+
+
+@al.tool(idempotent=True, timeout=2.0, errors=(KeyError,))
+def count(words: list[str]) -> int:
+    """Count words."""
+    return len(words)
+
+
+assert_type(read_note, al.Tool)
+assert_type(count, al.Tool)
+
+assistant = al.Agent(
+    name="notes",
+    instructions="Be brief.",
+    tools=[read_note, count],
+    policy_version="notes.v1",
+    options=al.ModelOptions(temperature=0, tool_choice=al.ToolChoice(name="count")),
+    limits=al.LoopLimits(max_model_calls=4, max_seconds=10),
+)
+
+
+async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
+    provider = al.ChatCompletions(base_url, model="m", api_key=lambda: "key", timeouts=al.Timeouts(total=5))
+    as_provider: al.Provider = provider
+    async with al.Runtime(as_provider) as runtime:
+        result = await runtime.run(assistant, "hello", deps=notes, sink=sink)
+        assert_type(result, al.RunResult)
+        assert_type(result.usage, al.Usage | None)
+        async with runtime.start(assistant, "hello", deps=notes) as run:
+            async for event in run:
+                assert_type(event, al.Event)
+            assert_type(await run.result(), al.RunResult)
+        texts: AsyncIterator[str] = runtime.text(assistant, "hello", deps=notes)
+        async for text in texts:
+            assert_type(text, str)
+        ref = await runtime.submit(assistant, "hello", deps=notes, conversation="c1", run_id="r1")
+        async for event in runtime.follow(ref, after=None):
+            assert_type(event.event_id, str)
+        await runtime.cancel(ref)
+        return result.require_text()
+
+
+def every_event_can_be_told_apart(event: al.RunEvent) -> str:
+    match event:
+        case al.ModelStart() | al.ModelParsed() | al.ReasoningPreview():
+            return event.attempt_id
+        case al.TextPreview():
+            return assert_type(event.text, str)
+        case al.ModelEnd():
+            assert_type(event.usage, al.Usage | None)
+            return event.status
+        case al.RunStarted():
+            return event.agent
+        case al.RequestRejected():
+            return event.limit
+        case al.ToolStarted() | al.ToolProgress() | al.ToolEnded() | al.ToolSkipped():
+            return event.tool
+        case al.RunEnded():
+            return event.outcome
+        case _:
+            assert_never(event)
+
+
+def every_output_item_can_be_told_apart(reply: al.ModelReply) -> list[str]:
+    found = []
+    for item in reply.output:
+        match item:
+            case al.Text():
+                found.append(item.text)
+            case al.ToolCall():
+                found.append(item.arguments.text)
+            case _:
+                assert_never(item)
+    return found
+
+
+def every_message_can_be_told_apart(message: al.Message) -> object:
+    match message:
+        case al.SystemMessage() | al.UserMessage():
+            return message.content
+        case al.ModelExchange():
+            return message.reply
+        case _:
+            assert_never(message)
+
+
+def checks_return_what_they_were_given(
+    request: al.ModelRequest,
+    reply: al.ModelReply,
+    result: al.ToolResult,
+    feedback: al.ToolFeedback,
+    exchange: al.ModelExchange,
+) -> None:
+    assert_type(al.require_model_request(request), al.ModelRequest)
+    assert_type(al.require_model_reply(reply), al.ModelReply)
+    assert_type(al.require_tool_result(result), al.ToolResult)
+    assert_type(al.require_tool_feedback(feedback), al.ToolFeedback)
+    assert_type(al.require_model_exchange(exchange), al.ModelExchange)
+    assert_type(al.decode_model_reply(b""), al.ModelReply)
+    assert_type(al.reply_text(reply), str)
+
+
+def events_go_to_json_and_back(event: al.RunEvent) -> al.RunEvent:
+    return al.decode_event(al.encode_event(event))
+
+
+def facts_of_errors_have_types(error: al.AgentLoopError) -> object:
+    assert_type(error.code, str)
+    assert_type(error.may_have_been_processed, bool)
+    match error:
+        case al.StreamRefused():
+            return assert_type(error.event, int) + assert_type(error.byte, int)
+        case al.HTTPStatusError():
+            return assert_type(error.retry_after, float | None)
+        case al.AdmissionError():
+            return assert_type(error.path, str)
+        case al.LimitExceeded():
+            return assert_type(error.allowed, int)
+        case al.ModelPending():
+            return assert_type(error.ref, str)
+    return None
+
+
+def a_provider_of_ones_own(provider: al.Provider, request: al.ModelRequest) -> AbstractAsyncContextManager[object]:
+    assert_type(provider.inspect_request(request).body_bytes, int)
+    return provider.stream(request, attempt_id="a1")
+
+
+class Printing:
+    """A sink is anything with this method."""
+
+    async def emit(self, event: al.OutputEvent) -> None:
+        print(event.type)
+
+
+as_sink: al.Sink = Printing()
