@@ -7,21 +7,21 @@ import msgspec
 __all__ = ["CallDelta", "Delta", "ReasoningDelta", "TextDelta"]
 
 
-class TextDelta(msgspec.Struct, frozen=True):
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """Body text of one read, joined. ``offset`` counts the characters before it."""
 
     text: str
     offset: int
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True):
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
     """Reasoning text of one read, joined. ``offset`` counts the characters before it."""
 
     text: str
     offset: int
 
 
-class CallDelta(msgspec.Struct, frozen=True):
+class CallDelta(msgspec.Struct, frozen=True, gc=False):
     """A piece of one tool call. ``position`` is its place in the reply's calls, from 0."""
 
     position: int

@@ -1,0 +1,38 @@
+"""Sans-IO Chat Completions: bytes of a stream become one checked reply, values become a request."""
+
+from .assembler import ReplyAssembler
+from .check import Verdict, check_stream, find_dialect
+from .deltas import CallDelta, Delta, ReasoningDelta, TextDelta
+from .dialect import ALLOWANCES, Dialect
+from .encode import EncodedRequest, encode_message, encode_request
+from .history import decode_messages
+from .native import reasoning_text, refusal_text
+from .presets import LENIENT, OPENAI, PRESETS, dialect, dialect_for_host, narrowest_first
+from .sse import ServerSentEvent, SSEDecoder
+
+__all__ = [
+    "ALLOWANCES",
+    "CallDelta",
+    "Delta",
+    "Dialect",
+    "EncodedRequest",
+    "LENIENT",
+    "OPENAI",
+    "PRESETS",
+    "ReasoningDelta",
+    "ReplyAssembler",
+    "SSEDecoder",
+    "ServerSentEvent",
+    "TextDelta",
+    "Verdict",
+    "check_stream",
+    "decode_messages",
+    "dialect",
+    "dialect_for_host",
+    "encode_message",
+    "encode_request",
+    "find_dialect",
+    "narrowest_first",
+    "reasoning_text",
+    "refusal_text",
+]

@@ -1,0 +1,183 @@
+"""Named dialects, each the smallest set of allowances that its recordings need.
+
+The tests hold them to that: every preset admits its recordings, and without any one of its allowances
+one of its recordings, or one of the reported cases named beside it, is refused. A server that is not here speaks
+``openai``; `lenient` is for looking at an unknown stream and for hosts that accept everything but a cut one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import InputError
+from .dialect import ALLOWANCES, Dialect
+
+__all__ = ["LENIENT", "OPENAI", "PRESETS", "dialect", "dialect_for_host", "narrowest_first"]
+
+_SECOND_GENERATION: Final[dict[str, Any]] = {"max_tokens_field": "max_tokens"}  # what everybody but OpenAI calls it
+_REASONING: Final = ("refusal", "reasoning_content")
+_DETAILS: Final = ("refusal", "reasoning_details", "reasoning")
+
+OPENAI: Final = Dialect(name="openai")
+
+_VENDORS: Final = (
+    OPENAI,
+    Dialect(
+        name="azure",
+        identity_late=True,  # prompt filter results come first; recorded 2025-08 to 2025-11
+        identity_empty_later=True,  # the asynchronous filter's chunk; vendor documentation 2025
+        delta_absent=True,  # the same chunk
+        finish_repeated=True,  # DeepSeek R1 on Azure; recorded 2025-11
+    ),
+    Dialect(name="github_copilot", identity_late=True, usage_absent=True),  # recorded 2025
+    Dialect(
+        name="deepseek", usage_running=True, replay=_REASONING, **_SECOND_GENERATION
+    ),  # deepseek-chat, recorded 2025
+    Dialect(
+        name="gemini",
+        index_absent=True,  # reports 2024 to 2025
+        index_shared=True,  # reports 2025
+        call_id_absent=True,  # reports 2024 to 2025
+        arguments_placeholder=True,  # reports 2025
+        calls_after_finish=True,  # reports 2025
+        usage_running=True,  # counts grow with each chunk; documented 2026
+        usage_partial=True,  # the first of them lack completion_tokens; documented 2026
+        replay=("refusal", "calls", "extra_content"),
+        **_SECOND_GENERATION,
+    ),
+    Dialect(
+        name="groq",
+        usage_running=True,  # on the finish chunk and in its own; recorded 2025 to 2026
+        usage_in_x_groq=True,  # without include_usage; recorded 2025
+        id_changes=True,  # compound models; recorded 2025
+        replay=("refusal", "reasoning"),
+    ),
+    Dialect(
+        name="mistral",
+        content_parts=True,  # reasoning models; recorded 2026
+        index_absent=True,  # recorded 2024-08
+        done_unended=True,  # recorded 2024
+        replay=("content",),
+        assistant_content="empty",
+        stream_options=False,  # usage comes unasked
+        **_SECOND_GENERATION,
+    ),
+    Dialect(name="ollama", index_shared=True, replay=("refusal", "reasoning"), **_SECOND_GENERATION),  # reports 2025
+    Dialect(name="openrouter", finish_repeated=True, replay=_DETAILS, **_SECOND_GENERATION),  # recorded 2025-11 to 2026
+    Dialect(
+        name="vllm", usage_running=True, replay=_REASONING, **_SECOND_GENERATION
+    ),  # continuous usage; recorded 2024
+    Dialect(name="llama_cpp", replay=_REASONING, **_SECOND_GENERATION),  # recorded 2026-11
+    Dialect(
+        name="litellm", replay=("refusal", "reasoning_content", "thinking_blocks", "calls"), **_SECOND_GENERATION
+    ),  # recorded 2025
+    Dialect(name="cerebras", done_absent=True, replay=("refusal", "reasoning"), **_SECOND_GENERATION),  # recorded 2025
+    Dialect(
+        name="perplexity", done_absent=True, usage_running=True, id_changes=True, **_SECOND_GENERATION
+    ),  # recorded 2024 to 2026
+    Dialect(
+        name="minimax",
+        done_absent=True,  # recorded 2026-06
+        usage_absent=True,  # recorded 2026-06
+        arguments_object=True,  # reports 2025
+        replay=("refusal", "reasoning_details"),
+        **_SECOND_GENERATION,
+    ),
+    Dialect(name="writer", done_absent=True, **_SECOND_GENERATION),  # recorded 2025-08
+    Dialect(name="huggingface", usage_running=True, **_SECOND_GENERATION),  # the router's Groq route; recorded 2025
+    Dialect(name="moonshot", usage_in_choice=True, replay=_REASONING, **_SECOND_GENERATION),  # documented 2025-03
+    Dialect(name="zai", finish_repeated=True, replay=_REASONING, **_SECOND_GENERATION),  # recorded 2025-11
+    Dialect(name="doubleword", finish_repeated=True, **_SECOND_GENERATION),  # recorded 2026
+    Dialect(
+        name="avian", id_changes=True, finish_repeated=True, replay=_REASONING, **_SECOND_GENERATION
+    ),  # recorded 2026
+    Dialect(name="xai", replay=_REASONING),  # recorded 2025-11
+    Dialect(name="together", **_SECOND_GENERATION),  # recorded 2025
+    Dialect(name="bedrock", **_SECOND_GENERATION),  # recorded 2025
+    Dialect(
+        name="anthropic", index_base=True, done_unended=True, usage_absent=True, **_SECOND_GENERATION
+    ),  # recorded 2026
+    Dialect(name="localai", call_repeated=True, **_SECOND_GENERATION),  # reports 2025
+)
+
+
+def _without_usage(preset: Dialect) -> Dialect:
+    """The same server, for requests that ask for no usage."""
+    return msgspec.structs.replace(preset, name=f"{preset.name}_no_usage", usage_absent=True)
+
+
+LENIENT: Final = msgspec.structs.replace(
+    Dialect(name="lenient", replay=(*_REASONING, "reasoning", "reasoning_details", "calls"), **_SECOND_GENERATION),
+    **{name: True for name in ALLOWANCES if name != "finish_inferred"},
+)
+"""Every allowance but the inferred finish: what admits a stream that was cut before its finish is in no preset."""
+
+PRESETS: Final[dict[str, Dialect]] = {
+    preset.name: preset
+    for preset in (
+        *_VENDORS,
+        *(_without_usage(preset) for preset in _VENDORS if not preset.usage_absent),
+        LENIENT,
+    )
+}
+
+_HOSTS: Final = {
+    "api.openai.com": "openai",
+    "openai.azure.com": "azure",
+    "services.ai.azure.com": "azure",
+    "cognitiveservices.azure.com": "azure",
+    "githubcopilot.com": "github_copilot",
+    "api.deepseek.com": "deepseek",
+    "generativelanguage.googleapis.com": "gemini",
+    "aiplatform.googleapis.com": "gemini",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral",
+    "ollama.com": "ollama",
+    "openrouter.ai": "openrouter",
+    "api.cerebras.ai": "cerebras",
+    "api.perplexity.ai": "perplexity",
+    "api.minimax.io": "minimax",
+    "api.minimaxi.com": "minimax",
+    "api.writer.com": "writer",
+    "router.huggingface.co": "huggingface",
+    "api.moonshot.ai": "moonshot",
+    "api.moonshot.cn": "moonshot",
+    "api.z.ai": "zai",
+    "open.bigmodel.cn": "zai",
+    "api.doubleword.ai": "doubleword",
+    "api.avian.io": "avian",
+    "api.x.ai": "xai",
+    "api.together.xyz": "together",
+    "api.together.ai": "together",
+    "amazonaws.com": "bedrock",
+    "api.anthropic.com": "anthropic",
+}
+
+
+def dialect(name: str) -> Dialect:
+    """The preset of that name.
+
+    Raises:
+        InputError: there is none; the message lists the names.
+    """
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise InputError(f"dialect: expected one of {', '.join(PRESETS)}, got {name!r}") from None
+
+
+def dialect_for_host(host: str) -> Dialect:
+    """The preset for a host name, or for one of its parent domains; ``openai`` for any other."""
+    labels = host.lower().rstrip(".").split(".")
+    for at in range(len(labels) - 1):
+        name = _HOSTS.get(".".join(labels[at:]))
+        if name is not None:
+            return PRESETS[name]
+    return OPENAI
+
+
+def narrowest_first() -> tuple[Dialect, ...]:
+    """All presets by number of allowances, then in the order of `PRESETS`."""
+    return tuple(sorted(PRESETS.values(), key=lambda preset: len(preset.allowances())))
