@@ -1,0 +1,195 @@
+"""`agentloop run MODULE:AGENT "prompt"`: one run of an agent against an endpoint.
+
+The text goes to standard output as it streams, everything else to standard error. With ``--json``
+standard output has the run's events instead, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..agent import Agent
+from ..errors import AgentLoopError, InputError
+from ..events import (
+    Event,
+    ModelEnd,
+    RequestRejected,
+    RunEnded,
+    TextPreview,
+    ToolEnded,
+    ToolProgress,
+    ToolSkipped,
+    ToolStarted,
+)
+from ..providers import ChatCompletions
+from ..results import RunResult
+from ..runtime import Runtime
+from ..sinks import JsonLinesSink
+from .screen import Screen, usage_words
+
+__all__ = ["AgentNotFound", "add_parser", "load_agent", "run"]
+
+
+class AgentNotFound(InputError):
+    """MODULE:AGENT names no agent; the message says what was looked for."""
+
+    code = "agent_not_found"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command's arguments."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run an agent of yours against an endpoint",
+        description="Imports MODULE from the working directory and runs its AGENT once. Text goes to standard "
+        "output, tool calls and the outcome to standard error. Exit 0 when the run completed, 1 when it ended "
+        "otherwise, 2 on a usage error, 130 on Ctrl-C.",
+    )
+    parser.add_argument("agent", metavar="MODULE:AGENT", help="as in notes:assistant, or path/to/notes.py:assistant")
+    parser.add_argument("prompt", help="what the user says; - reads it from standard input")
+    parser.add_argument("--base-url", metavar="URL", help="of the endpoint (default: OPENAI_BASE_URL)")
+    parser.add_argument("--model", metavar="NAME", help="(default: AGENTLOOP_MODEL)")
+    parser.add_argument("--dialect", metavar="NAME", help="(default: AGENTLOOP_DIALECT, else by the host)")
+    parser.add_argument(
+        "--api-key-env",
+        metavar="NAME",
+        help="environment variable that holds the key (default: OPENAI_API_KEY, where it is set)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the events as JSON lines instead of the text")
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the agent once; the exit status is described in the command's help."""
+    notices = Screen(sys.stderr)
+    try:
+        provider = _provider(args, os.environ)
+        agent = load_agent(args.agent)
+    except InputError as error:
+        args.usage_error(str(error))  # exits with status 2
+        raise
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    try:
+        result = asyncio.run(_run(agent, prompt, provider, as_json=args.json, notices=notices))
+    except AgentLoopError as error:
+        return _failed(notices, error)
+    if result.outcome != "completed":
+        notices.line(f"agentloop run: {result.outcome} ({result.reason}) {result.refusal or ''}".rstrip())
+        return 1
+    return 0
+
+
+def load_agent(where: str) -> Agent:
+    """The agent that ``MODULE:NAME`` names; MODULE is a module of the working directory, or a file.
+
+    Raises:
+        AgentNotFound: the module or the name is not there, the module cannot be imported, or the
+            name is no Agent.
+    """
+    source, sep, name = where.rpartition(":")
+    if not sep or not source or not name:
+        raise AgentNotFound(f"expected MODULE:AGENT, as in notes:assistant, got {where!r}")
+    module = _load_module(source)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
+            raise AgentNotFound(f"{source} has no {name!r}; agents in it: {', '.join(known) or 'none'}")
+        found = getattr(found, part)
+    if not isinstance(found, Agent):
+        raise AgentNotFound(f"{where}: expected an Agent, got {type(found).__name__}")
+    return found
+
+
+def _load_module(source: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        if not source.endswith(".py"):
+            return importlib.import_module(source)
+        path = Path(source).resolve()
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise AgentNotFound(f"no file {source}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module  # string annotations of its tools are looked up there
+        spec.loader.exec_module(module)
+    except AgentNotFound:
+        raise
+    except ModuleNotFoundError as error:
+        raise AgentNotFound(f"{source}: no module named {error.name!r} (looked in {folder} too)") from error
+    except Exception as error:
+        raise AgentNotFound(f"{source} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _provider(args: argparse.Namespace, environ: Mapping[str, str]) -> ChatCompletions:
+    base_url = args.base_url or environ.get("OPENAI_BASE_URL")
+    if not base_url:
+        raise InputError("expected --base-url URL, or OPENAI_BASE_URL in the environment")
+    model = args.model or environ.get("AGENTLOOP_MODEL")
+    if not model:
+        raise InputError("expected --model NAME, or AGENTLOOP_MODEL in the environment")
+    if args.api_key_env and not environ.get(args.api_key_env):
+        raise InputError(f"--api-key-env: expected a key in the environment variable {args.api_key_env}, got none")
+    return ChatCompletions(
+        base_url,
+        model=model,
+        api_key=environ.get(args.api_key_env or "OPENAI_API_KEY") or None,
+        dialect=args.dialect or environ.get("AGENTLOOP_DIALECT") or None,
+    )
+
+
+async def _run(agent: Agent, prompt: str, provider: ChatCompletions, *, as_json: bool, notices: Screen) -> RunResult:
+    text = Screen(sys.stdout)
+    lines = JsonLinesSink(sys.stdout.buffer) if as_json else None
+    async with Runtime(provider) as runtime, runtime.start(agent, prompt) as events:
+        async for event in events:
+            if lines is not None:
+                await lines.emit(event)
+            elif isinstance(event, TextPreview):
+                text.piece(event.text)
+            elif isinstance(event, ModelEnd):
+                text.end_text()
+            if not isinstance(event, TextPreview):
+                _notice(notices, event)
+        return await events.result()
+
+
+def _notice(notices: Screen, event: Event) -> None:
+    """What a person wants to know beside the text."""
+    match event:
+        case ToolStarted():
+            again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+            notices.labelled("call", f"{event.tool} {event.arguments}{again}", style="cyan")
+        case ToolProgress():
+            notices.labelled("progress", f"{event.tool}: {event.message}")
+        case ToolEnded(status="success"):
+            notices.labelled("result", f"{event.tool}: {event.output_bytes} bytes, {event.duration_ms} ms")
+        case ToolEnded() | ToolSkipped():
+            notices.labelled("result", f"{event.tool}: {event.slot} ({event.code})", style="red")
+        case RequestRejected():
+            notices.labelled("rejected", f"{event.limit}: allowed {event.allowed}, got {event.got}", style="red")
+        case ModelEnd(retracted=True):
+            notices.labelled("failed", "the text of this attempt is withdrawn", style="red")
+        case RunEnded():
+            calls = f"{event.model_calls} model calls, {event.tool_calls} tool calls"
+            notices.labelled("end", f"{event.outcome} ({event.reason}), {calls}, {usage_words(event.usage)}")
+        case _:
+            pass
+
+
+def _failed(notices: Screen, error: AgentLoopError) -> int:
+    cause = f": {type(error.__cause__).__name__}: {error.__cause__}" if error.__cause__ is not None else ""
+    notices.line(f"agentloop run: {type(error).__name__}: {error}{cause}")
+    return 1

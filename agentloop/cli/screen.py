@@ -1,0 +1,68 @@
+"""Plain text for people: labelled lines, colour only on a terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final, TextIO
+
+from ..messages import Usage
+
+__all__ = ["Screen", "usage_words"]
+
+_STYLES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
+
+_LABEL_WIDTH: Final = 9
+
+
+def usage_words(usage: Usage | None) -> str:
+    """Tokens in words, as the provider reported them."""
+    if usage is None:
+        return "usage not reported"
+    return f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
+
+
+class Screen:
+    """Writes to one text stream, flushed at once so that streamed text is seen as it arrives.
+
+    Colour is off when the stream is no terminal, when ``NO_COLOR`` is set (no-color.org), and on a
+    terminal that says it is dumb.
+    """
+
+    def __init__(self, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:
+        self._out = out
+        self._colour = out.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self._open = False  # whether a line of streamed text is not ended yet
+
+    def style(self, text: str, style: str) -> str:
+        """The text, in colour where there is colour."""
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._colour else text
+
+    def line(self, text: str = "") -> None:
+        """One line; ends streamed text that is still open."""
+        self.end_text()
+        self._out.write(text + "\n")
+        self._out.flush()
+
+    def labelled(self, label: str, text: str, *, style: str = "dim") -> None:
+        """One line with a label before it."""
+        self.line(f"  {self.style(label.ljust(_LABEL_WIDTH), style)}{text}")
+
+    def text(self, label: str, piece: str) -> None:
+        """A piece of streamed text; the first one of a line gets the label."""
+        if not self._open:
+            self._out.write(f"  {self.style(label.ljust(_LABEL_WIDTH), 'cyan')}")
+        self.piece(piece.replace("\n", "\n" + " " * (_LABEL_WIDTH + 2)))
+
+    def piece(self, piece: str) -> None:
+        """A piece of streamed text as it is."""
+        self._open = True
+        self._out.write(piece)
+        self._out.flush()
+
+    def end_text(self) -> None:
+        """End the line of streamed text, if one is open."""
+        if self._open:
+            self._open = False
+            self._out.write("\n")
+            self._out.flush()

@@ -1,0 +1,1 @@
+"""Benchmarks on seeded data: `python -m benchmarks`."""
