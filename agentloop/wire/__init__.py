@@ -1,7 +1,7 @@
 """Sans-IO Chat Completions: bytes of a stream become one checked reply, values become a request."""
 
 from .assembler import ReplyAssembler
-from .check import Verdict, check_stream, find_dialect
+from .check import Verdict, check_stream, narrowest_verdict
 from .deltas import CallDelta, Delta, ReasoningDelta, TextDelta
 from .dialect import ALLOWANCES, Dialect
 from .encode import EncodedRequest, encode_message, encode_request
@@ -31,8 +31,8 @@ __all__ = [
     "dialect_for_host",
     "encode_message",
     "encode_request",
-    "find_dialect",
     "narrowest_first",
+    "narrowest_verdict",
     "reasoning_text",
     "refusal_text",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -13,7 +13,7 @@ from .assembler import ReplyAssembler
 from .dialect import Dialect
 from .presets import LENIENT, OPENAI, narrowest_first
 
-__all__ = ["Verdict", "check_stream", "find_dialect"]
+__all__ = ["Verdict", "check_stream", "narrowest_verdict"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,29 +38,49 @@ def check_stream(
     max_response_bytes: int = RESPONSE_BYTES,
 ) -> Verdict:
     """Admit a stream under one dialect. Reads no further than ``[DONE]`` or the refusal."""
-    assembler = ReplyAssembler(dialect, max_event_bytes=max_event_bytes, max_response_bytes=max_response_bytes)
+    return _verdict(
+        ReplyAssembler(dialect, max_event_bytes=max_event_bytes, max_response_bytes=max_response_bytes), chunks
+    )
+
+
+def _verdict(assembler: ReplyAssembler, chunks: Iterable[bytes]) -> Verdict:
+    name = assembler.dialect.name
     try:
         for chunk in chunks:
             assembler.feed(chunk)
             if assembler.done:
                 break
-        return Verdict(reply=assembler.finish(), refusal=None, dialect=dialect.name)
+        return Verdict(reply=assembler.finish(), refusal=None, dialect=name)
     except StreamRefused as refusal:
-        return Verdict(reply=None, refusal=refusal, dialect=dialect.name)
+        return Verdict(reply=None, refusal=refusal, dialect=name)
 
 
-def find_dialect(body: bytes) -> Verdict:
-    """Admit a whole body under the narrowest preset that does.
+def narrowest_verdict(
+    chunks: Iterable[bytes],
+    *,
+    max_event_bytes: int = EVENT_BYTES,
+    max_response_bytes: int = RESPONSE_BYTES,
+) -> Verdict:
+    """Admit a stream under the narrowest preset that does; at most ``max_response_bytes`` are held.
 
-    When none does, the verdict is the most lenient one's: it read furthest.
+    The widest preset reads first, and no further than its ``[DONE]`` or its refusal: what it refuses no
+    preset admits, and its refusal is the verdict then, because it read furthest.
     """
-    strict = check_stream([body], OPENAI)
-    if strict.reply is not None:
-        return strict
-    widest = check_stream([body], LENIENT)
+    limits = {"max_event_bytes": max_event_bytes, "max_response_bytes": max_response_bytes}
+    widest = ReplyAssembler(LENIENT, **limits)
+    held: list[bytes] = []
+
+    def reading() -> Iterator[bytes]:
+        for chunk in chunks:
+            held.append(chunk)
+            yield chunk
+
+    wide = _verdict(widest, reading())
+    if wide.reply is None:
+        return wide
+    body = b"".join(held)
     for preset in narrowest_first():
-        if preset not in (OPENAI, LENIENT):
-            verdict = check_stream([body], preset)
-            if verdict.reply is not None:
-                return verdict
-    return widest
+        verdict = check_stream([body], preset, **limits)
+        if verdict.reply is not None:
+            return verdict
+    return wide

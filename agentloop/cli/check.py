@@ -1,0 +1,184 @@
+"""``agentloop check``: admit recorded streams, or say why not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+from ..messages.reply import ModelReply
+from ..wire.check import Verdict, check_stream, narrowest_verdict
+from ..wire.native import reasoning_text, refusal_text
+from ..wire.presets import PRESETS
+
+__all__ = ["add_parser", "run"]
+
+_BLOCK: Final = 64 * 1024
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command's arguments."""
+    parser = subparsers.add_parser(
+        "check",
+        help="admit recorded streams, or say why not",
+        description="Checks recorded Chat Completions streams. Exit 0 when all are accepted, 1 when one is refused, "
+        "2 on wrong usage or a file that cannot be read.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a recorded event stream; - is standard input")
+    parser.add_argument(
+        "--dialect",
+        default=os.environ.get("AGENTLOOP_DIALECT") or "openai",
+        metavar="NAME",
+        help="a preset, or auto for the narrowest one that admits the stream (default: AGENTLOOP_DIALECT, else "
+        f"openai). Presets: {', '.join(PRESETS)}",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a file")
+    parser.add_argument("--cut", type=_count, metavar="N", help="admit only the first N bytes")
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check every file; the exit status is described in the command's help."""
+    if args.dialect != "auto" and args.dialect not in PRESETS:
+        args.usage_error(f"--dialect: expected auto or one of {', '.join(PRESETS)}, got {args.dialect!r}")
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a file name may hold any byte
+    progress = _Progress(len(args.files))
+    status = 0
+    for name in args.files:
+        progress.step()
+        try:
+            verdict, suggestion = _check_file(name, args.dialect, args.cut)
+        except OSError as error:
+            progress.clear()
+            print(f"agentloop check: {_printable(name)}: {error.strerror or error}", file=sys.stderr)
+            status = 2
+            continue
+        if verdict.reply is None:
+            status = max(status, 1)
+        print(_json_line(name, verdict, suggestion) if args.json else _readable(name, verdict, suggestion))
+    progress.clear()
+    return status
+
+
+def _check_file(name: str, dialect: str, cut: int | None) -> tuple[Verdict, str | None]:
+    """Check one file and, when it is refused, look for a preset that admits it.
+
+    A regular file is read again for that. From anything else nothing is read past the refusal,
+    because it may never end.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if name == "-":
+        return _check_open(sys.stdin.buffer, dialect, cut), None
+    with open(name, "rb") as file:
+        verdict = _check_open(file, dialect, cut)
+        if verdict.reply is not None or dialect == "auto" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return verdict, None
+        file.seek(0)
+        other = narrowest_verdict(_blocks(file, cut))
+        return verdict, other.dialect if other.reply is not None else None
+
+
+def _check_open(file: BinaryIO, dialect: str, cut: int | None) -> Verdict:
+    if dialect == "auto":
+        return narrowest_verdict(_blocks(file, cut))
+    return check_stream(_blocks(file, cut), PRESETS[dialect])
+
+
+def _blocks(file: BinaryIO, cut: int | None) -> Iterator[bytes]:
+    """What is there, as it comes, to the end or the cut."""
+    read = getattr(file, "read1", file.read)
+    left = cut
+    while left is None or left > 0:
+        block = read(_BLOCK if left is None else min(left, _BLOCK))
+        if not block:
+            return
+        if left is not None:
+            left -= len(block)
+        yield block
+
+
+def _json_line(name: str, verdict: Verdict, suggestion: str | None) -> str:
+    """The stable form: ASCII, so that no terminal's or pipe's encoding can spoil it."""
+    refusal = verdict.refusal
+    return json.dumps(
+        {
+            "file": name,
+            "verdict": "accepted" if refusal is None else "refused",
+            "code": None if refusal is None else refusal.code,
+            "event": None if refusal is None else refusal.event,
+            "byte": None if refusal is None else refusal.byte,
+            "message": None if refusal is None else str(refusal),
+            "dialect": verdict.dialect,
+            "suggestion": suggestion,
+            "reply": None if verdict.reply is None else _reply(verdict.reply),
+        }
+    )
+
+
+def _reply(reply: ModelReply) -> dict[str, Any]:
+    usage = reply.usage
+    return {
+        "text": reply.text,
+        "tool_calls": [{"id": c.id, "name": c.name, "arguments": c.arguments.text} for c in reply.calls],
+        "finish_reason": reply.termination.reason,
+        "termination": reply.termination.kind,
+        "usage": None
+        if usage is None
+        else {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "total_tokens": usage.total_tokens,
+        },
+        "reasoning": reasoning_text(reply.native),
+        "refusal": refusal_text(reply.native),
+    }
+
+
+def _readable(name: str, verdict: Verdict, suggestion: str | None) -> str:
+    if verdict.reply is None:
+        hint = "" if suggestion is None else f"\n          dialect {suggestion} admits it"
+        return f"refused   {_printable(name)}\n          {verdict.refusal}{hint}"
+    reply = verdict.reply
+    calls = f", {len(reply.calls)} calls" if reply.calls else ""
+    tokens = "no usage" if reply.usage is None else f"{reply.usage.total_tokens} tokens"
+    end = f"{reply.termination.kind} ({reply.termination.reason!r})"
+    return (
+        f"accepted  {_printable(name)}\n"
+        f"          {end}, {len(reply.text)} characters{calls}, {tokens}, dialect {verdict.dialect}"
+    )
+
+
+def _printable(name: str) -> str:
+    """A file name that cannot steer a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+class _Progress:
+    """A counter on a terminal, while the verdicts go somewhere else."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._shown = total > 1 and sys.stderr.isatty() and not sys.stdout.isatty()
+
+    def step(self) -> None:
+        self._done += 1
+        if self._shown:
+            print(f"\r{self._done}/{self._total}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
