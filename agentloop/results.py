@@ -61,7 +61,7 @@ def result_of(turn: Turn) -> RunResult:
         OutcomeError: it ended with an error or a cancel, or has not ended.
     """
     closed, last = turn.closed, turn.last
-    if closed is None or closed.outcome in ("failed", "cancelled"):
+    if closed is None or closed.outcome == "failed" or closed.outcome == "cancelled":  # noqa: PLR1714  # mypy narrows ==
         raise OutcomeError(closed.outcome if closed else "running", closed.reason if closed else None, turn.run_id)
     return RunResult(
         outcome=closed.outcome,

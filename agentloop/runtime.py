@@ -36,12 +36,12 @@ _log = logging.getLogger("agentloop.runtime")
 RunInput = str | UserMessage | tuple[TextPart | ImagePart, ...]
 """A user turn: text, parts, or a whole user message."""
 
-INPUT_DOMAIN = "agentloop/input/v1"
+_INPUT_DOMAIN = "agentloop/input/v1"
 
-KEPT_ANONYMOUS_RUNS = 128
+_KEPT_ANONYMOUS_RUNS = 128
 """Ended runs without a conversation or a given id that a runtime still answers for."""
 
-CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 5.0
 """How long closing waits for observers and for tool threads that cannot be stopped."""
 
 
@@ -205,12 +205,12 @@ class Runtime:
         try:
             for live in list(self._runs.values()):
                 await live.cancel()
-            stuck = await self._threads.wait_idle(CLOSE_SECONDS)
+            stuck = await self._threads.wait_idle(_CLOSE_SECONDS)
             if stuck:
                 _log.warning("%d tool threads have not ended; a thread cannot be stopped", stuck)
         finally:
             if self._observers is not None:
-                await self._observers.close(CLOSE_SECONDS)
+                await self._observers.close(_CLOSE_SECONDS)
             await self._store.close()
             await self._provider.aclose()
 
@@ -408,7 +408,7 @@ class Runtime:
     async def _retire(self, live: _Live) -> None:
         """Keep the newest ended runs that nobody named; make room for the others."""
         self._anonymous.append(live.ref)
-        if len(self._anonymous) > KEPT_ANONYMOUS_RUNS:
+        if len(self._anonymous) > _KEPT_ANONYMOUS_RUNS:
             oldest = self._anonymous.popleft()
             self._runs.pop(oldest, None)
             if self._store.fault is None and self._store.book.has_run(oldest):
@@ -435,7 +435,7 @@ def _input_digest(agent: Agent, messages: tuple[SystemMessage | UserMessage, ...
         "messages": messages,
         "options": agent.options,
     }
-    return digest_bytes(INPUT_DOMAIN, canonical_bytes(basis))
+    return digest_bytes(_INPUT_DOMAIN, canonical_bytes(basis))
 
 
 def _retrieve(task: asyncio.Task[RunResult]) -> None:

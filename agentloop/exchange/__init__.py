@@ -20,14 +20,14 @@ from .slots import CLOSING, NEXT, SlotState, move
 from .turn import Conversation, Entry, Slot, Turn
 
 __all__ = [
-    "CLOSING",
-    "NEXT",
     "Book",
     "BookLimits",
+    "CLOSING",
     "Conversation",
     "Entry",
     "ExchangeRef",
     "Fact",
+    "NEXT",
     "OriginOpened",
     "Receipt",
     "ReceiptMint",

@@ -5,11 +5,11 @@ from .states import NEXT, Phase, Signal, follow
 from .step import Action, Answer, Ask, Close, Skip, phase_of, step, verdict
 
 __all__ = [
-    "NEXT",
     "Action",
     "Answer",
     "Ask",
     "Close",
+    "NEXT",
     "Phase",
     "Signal",
     "Skip",

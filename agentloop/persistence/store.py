@@ -14,7 +14,7 @@ from ..errors import PersistenceError
 from ..exchange import Book, Fact
 from .backend import Backend
 
-__all__ = ["Store"]
+__all__ = ["Step", "Store"]
 
 Step = Callable[[Book], Sequence[Fact]]
 """Checks the book and returns the facts to add. Changes nothing."""

@@ -21,7 +21,7 @@ from ..events import Event, ModelEnd, ModelStart, ReasoningPreview, TextPreview
 
 __all__ = ["Feed", "Follower"]
 
-HIGH_WATER = 256
+_HIGH_WATER = 256
 
 _PREVIEWS = (TextPreview, ReasoningPreview)
 
@@ -29,7 +29,7 @@ _PREVIEWS = (TextPreview, ReasoningPreview)
 class Feed:
     """The log of one run. One event loop; `push` never waits."""
 
-    def __init__(self, *, high_water: int = HIGH_WATER) -> None:
+    def __init__(self, *, high_water: int = _HIGH_WATER) -> None:
         self._events: list[Event] = []
         self._sequences: list[int] = []
         self._edition = 0  # changes when kept events are folded, so that followers look up their place again
