@@ -225,4 +225,5 @@ class ReplyStream:
             if text is not None:
                 setattr(refusal, name, redact(text.encode(), self._secrets).decode())
         refusal.args = (*refusal.args[:4], refusal.got)
+        refusal.__cause__ = refusal.__context__ = None  # the fault it came from has the text unblanked
         return refusal

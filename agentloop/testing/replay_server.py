@@ -35,6 +35,7 @@ __all__ = ["Answer", "ReceivedRequest", "ReplayServer"]
 _REASONS: Final = {200: "OK", 307: "Temporary Redirect", 404: "Not Found", 429: "Too Many Requests"}
 _EVENT: Final = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r)|.+", re.DOTALL)
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing sends RST
+_RESET_DELAY: Final = 0.02  # a reset discards what the kernel has not delivered yet
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +242,7 @@ class ReplayServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        writer.transport.set_write_buffer_limits(high=0)  # drain waits until the kernel has all of it
         try:
             while (request := await _read_request(reader, number)) is not None:
                 self.requests.append(request)
@@ -306,6 +308,7 @@ class ReplayServer:
 
     async def _finish(self, answer: Answer, writer: asyncio.StreamWriter) -> bool:
         if answer.ending == "reset":
+            await asyncio.sleep(_RESET_DELAY)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
             return False
