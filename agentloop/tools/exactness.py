@@ -113,10 +113,11 @@ def difference(given: Any, held: Any, path: str = "$") -> str | None:
 
 def _member_difference(given: dict[str, Any], members: Mapping[Any, Any], path: str) -> str | None:
     if not all(key in members for key in given):  # keys of another type than str, or spelled in another way
-        members = {_spelling(msgspec.to_builtins(key, str_keys=True)): item for key, item in members.items()}
-        given = {_spelling(key): item for key, item in given.items()}
+        names = msgspec.to_builtins(dict.fromkeys(members), str_keys=True)
+        members = {_spelling(name): item for name, item in zip(names, members.values(), strict=True)}
         if len(members) != len(given):
             return path
+        given = {_spelling(key): item for key, item in given.items()}
     for key, item in given.items():
         here = path + path_step(key)
         if key not in members:
@@ -188,7 +189,10 @@ def _spelling(value: Any) -> Any:
         return value
     for kind in _SPELLED:
         try:
-            return msgspec.json.encode(msgspec.convert(value, kind)).decode()
+            held = msgspec.convert(value, kind)
         except msgspec.ValidationError:
             continue
+        if isinstance(held, decimal.Decimal):  # 1.0 and 1e0 are keys of one float
+            held = held.normalize(decimal.Context(prec=len(value), traps=[]))
+        return msgspec.json.encode(held).decode()
     return value

@@ -159,7 +159,7 @@ class _Walk:
             raise self.refuse(path, "expected a schema (an object or a boolean)")
         self._seen[id(node)] = node
         for key, value in node.items():
-            self._keyword(node, key, value, path + path_step(key))
+            self._keyword(node, key, value, path + _step(key))
 
     def _keyword(self, node: dict[str, Any], key: str, value: Any, path: str) -> None:
         if key in _MODERN and not self.needs:
@@ -252,17 +252,17 @@ class _Walk:
             raise self.refuse(path, "expected an object of schemas")
         for name, item in value.items():
             if patterns:
-                self._pattern(name, path + path_step(name))
-            self.schema(item, path + path_step(name))
+                self._pattern(name, path + _step(name))
+            self.schema(item, path + _step(name))
 
     def _dependencies(self, value: Any, path: str, *, schemas: bool) -> None:
         if type(value) is not dict:
             raise self.refuse(path, "expected an object")
         for name, item in value.items():
             if schemas and type(item) is not list:
-                self.schema(item, path + path_step(name))
+                self.schema(item, path + _step(name))
             else:
-                self._names(item, path + path_step(name))
+                self._names(item, path + _step(name))
 
     def check_refs(self) -> None:
         """Every reference leads to a subschema, and none comes back to itself without descending."""
@@ -385,6 +385,11 @@ class _Rewrite:
             made[exclusive] = value
         elif type(value) is not bool:
             made[key] = value
+
+
+def _step(key: str) -> str:
+    """One step of a path: keywords with a dollar sign are shown as they are."""
+    return f".{key}" if key in {"$defs", "$ref", "$id", "$anchor"} or key in _MODERN else path_step(key)
 
 
 def _is_number(value: object) -> bool:

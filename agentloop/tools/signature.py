@@ -100,8 +100,12 @@ def _closure(function: Any) -> dict[str, Any]:
 
 
 def _is_context(annotation: Any) -> bool:
+    """Whether it is ``ToolContext``, ``ToolContext[D]``, or either of them ``| None``."""
     while typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        choices = [choice for choice in typing.get_args(annotation) if choice is not types.NoneType]
+        return len(choices) == 1 and _is_context(choices[0])
     return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
 
 
@@ -128,6 +132,8 @@ def struct_schema(tool: str, kind: Any) -> dict[str, Any]:
     except (TypeError, ValueError, NotImplementedError) as error:
         raise ToolDefinitionError("bad_tool", tool, f"a parameter has a type without a JSON Schema: {error}") from error
     for part in parts.values():
+        if part.get("required") == []:
+            del part["required"]  # draft-04 wants at least one name there
         if "properties" in part:
             part.setdefault("additionalProperties", False)
         elif "prefixItems" in part:
