@@ -54,18 +54,24 @@ def add_parser(subparsers: Any) -> None:
         help="measure the admission of recorded streams",
         description="Admits each recorded stream repeatedly in memory and prints events a second, microseconds an "
         "event and MB a second, beside the same bytes decoded without any check. Exit 0 when every file was "
-        "measured, 1 when one is refused or empty, 2 on a usage error.",
+        "measured, 1 when one is refused, 2 on wrong usage or a file that cannot be read.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recorded event stream")
     parser.add_argument(
-        "--dialect", choices=["auto", *PRESETS], default="auto", help="(default: auto, the narrowest that admits it)"
+        "--dialect",
+        default="auto",
+        metavar="NAME",
+        help="a preset (default: auto, the narrowest that admits the stream)",
     )
     parser.add_argument("--seconds", type=_seconds, default=1.0, metavar="N", help="spent on each file (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object a file")
+    parser.set_defaults(usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure every file; the exit status is described in the command's help."""
+    if args.dialect != "auto" and args.dialect not in PRESETS:
+        args.usage_error(f"--dialect: expected auto or one of {', '.join(PRESETS)}, got {args.dialect!r}")
     wanted = narrowest_first() if args.dialect == "auto" else (PRESETS[args.dialect],)
     status, rows = 0, []
     for name in args.files:
@@ -73,9 +79,12 @@ def run(args: argparse.Namespace) -> int:
             with open(name, "rb") as file:
                 body = file.read()
             rows.append(measure(name, body, wanted, seconds=args.seconds))
-        except (OSError, StreamRefused) as error:
+        except OSError as error:
+            print(f"agentloop bench: {name}: {error.strerror or error}", file=sys.stderr)
+            status = 2
+        except StreamRefused as error:
             print(f"agentloop bench: {name}: {error}", file=sys.stderr)
-            status = 1
+            status = max(status, 1)
     if args.json:
         for row in rows:
             print(json.dumps(msgspec.to_builtins(row)))
@@ -191,7 +200,10 @@ def _print_table(rows: list[Measurement]) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value <= 600:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, up to 600, got {text!r}")
     return value

@@ -46,7 +46,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; 0 when everything it shows held."""
-    return asyncio.run(_demo(Screen(sys.stdout), args.pace))
+    screen = Screen(sys.stdout)
+    try:
+        return asyncio.run(_demo(screen, args.pace))
+    finally:
+        screen.end_text()
 
 
 def load_demo_recordings() -> list[Recording]:
@@ -57,9 +61,12 @@ def load_demo_recordings() -> list[Recording]:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value <= 1:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"expected seconds from 0 to 1, got {text!r}")
     return value
 
 
@@ -124,7 +131,9 @@ async def _refused_run(
     server.script(Answer(body=body, cut=cut, pace=pace))
     requests, notes, log = len(server.requests), len(notebook), len(notebook.log)
     screen.line()
-    screen.line(screen.style(f"The same with {name!r} cut at byte {cut} of {len(body)}, before its finish.", "bold"))
+    screen.line(
+        screen.style(f"Now a stream that ends too early: {name!r} again, cut at byte {cut} of {len(body)}.", "bold")
+    )
     refusal: StreamRefused | None = None
     async with runtime.start(notes_agent(), PROMPT, deps=notebook) as events:
         try:
@@ -136,7 +145,7 @@ async def _refused_run(
     screen.labelled("refused", str(refusal), style="red")
     ran, new = len(notebook.log) - log, len(notebook) - notes
     sent = len(server.requests) - requests
-    screen.labelled("so", f"{ran} tools ran, {new} notes were written, {sent} request was sent and none repeated")
+    screen.labelled("so", f"requests sent: {sent}, tools run: {ran}, notes written: {new}", style="green")
     return refusal is not None and (ran, new, sent) == (0, 0, 1)
 
 

@@ -153,17 +153,19 @@ def _provider(args: argparse.Namespace, environ: Mapping[str, str]) -> ChatCompl
 async def _run(agent: Agent, prompt: str, provider: ChatCompletions, *, as_json: bool, notices: Screen) -> RunResult:
     text = Screen(sys.stdout)
     lines = JsonLinesSink(sys.stdout.buffer) if as_json else None
-    async with Runtime(provider) as runtime, runtime.start(agent, prompt) as events:
-        async for event in events:
-            if lines is not None:
-                await lines.emit(event)
-            elif isinstance(event, TextPreview):
-                text.piece(event.text)
-            elif isinstance(event, ModelEnd):
-                text.end_text()
-            if not isinstance(event, TextPreview):
+    try:
+        async with Runtime(provider) as runtime, runtime.start(agent, prompt) as events:
+            async for event in events:
+                if lines is not None:
+                    await lines.emit(event)
+                elif isinstance(event, TextPreview):
+                    text.piece(event.text)
+                elif isinstance(event, ModelEnd):
+                    text.end_text()
                 _notice(notices, event)
-        return await events.result()
+            return await events.result()
+    finally:
+        text.end_text()
 
 
 def _notice(notices: Screen, event: Event) -> None:

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from agentloop.cli.screen import Screen, usage_words
+from agentloop.messages import Usage
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("out", "environ", "coloured"),
+    [
+        (Terminal(), {"TERM": "xterm"}, True),
+        (Terminal(), {}, True),
+        (Terminal(), {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {"TERM": "xterm"}, False),
+    ],
+)
+def test_colour_only_where_a_terminal_wants_it(out: io.StringIO, environ: dict[str, str], coloured: bool) -> None:
+    Screen(out, environ=environ).labelled("call", "read_note", style="cyan")
+    assert ("\x1b[" in out.getvalue()) is coloured
+    assert "read_note" in out.getvalue()
+
+
+def test_a_line_ends_streamed_text_that_is_open() -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    for piece in ("one ", "two\n", "three"):
+        screen.text("text", piece)
+    screen.line("next")
+    screen.end_text()
+    assert out.getvalue() == "  text     one two\n           three\nnext\n"
+
+
+def test_usage_that_is_not_known_is_said_so() -> None:
+    assert usage_words(Usage(input_tokens=3, output_tokens=2, total_tokens=5)) == "3 tokens in, 2 out"
+    assert usage_words(None) == "usage not reported"
