@@ -1,0 +1,330 @@
+"""Append, then install, then publish; and what happens when the medium does not do its part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from agentloop.errors import ConflictError, LostError, PersistenceError, StaleHeadError
+from agentloop.exchange import Book, Fact, OriginOpened
+from agentloop.persistence import MemoryBackend, Store
+from tests.exchange.desk import Desk, asking, picture
+from tests.messages.values import reply
+
+
+class Medium(MemoryBackend):
+    """A memory medium that tells of its calls and can be made to misbehave.
+
+    ``before`` and ``after`` run around each append or forget; ``log`` has every call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self.before: Callable[[], Awaitable[None] | None] = lambda: None
+        self.after: Callable[[], Awaitable[None] | None] = lambda: None
+
+    async def append(self, facts: Sequence[Fact]) -> None:
+        self.log.append("append")
+        await self._around(super().append(facts))
+
+    async def forget(self, run_ids: Sequence[str]) -> None:
+        self.log.append("forget")
+        await self._around(super().forget(run_ids))
+
+    async def close(self) -> None:
+        self.log.append("close")
+
+    async def _around(self, work: Any) -> None:
+        try:
+            if (first := self.before()) is not None:
+                await first
+        except BaseException:
+            work.close()
+            raise
+        await work
+        if (last := self.after()) is not None:
+            await last
+
+
+def made() -> tuple[Store, Medium, Desk]:
+    """A store over a new medium, and a desk that makes its steps."""
+    desk, medium = Desk(), Medium()
+    return Store(medium, desk.book), medium, desk
+
+
+def opens(desk: Desk, run: str = "r1", **fields: Any) -> Callable[[Book], tuple[Fact, ...]]:
+    return lambda book: desk.opening(run, **fields)
+
+
+async def test_a_fact_is_on_the_medium_before_anyone_sees_it() -> None:
+    """(R5, R126)"""
+    store, medium, desk = made()
+    seen: list[tuple[str, bool]] = []
+    medium.before = lambda: seen.append(("before", store.book.has_run("r1")))
+    medium.after = lambda: seen.append(("after", store.book.has_run("r1")))
+    facts = await store.commit(opens(desk))
+    assert seen == [("before", False), ("after", False)]
+    assert store.book.has_run("r1")
+    assert await medium.load() == list(facts)
+    assert [type(fact) for fact in facts] == [OriginOpened]
+
+
+async def test_a_step_that_only_confirms_writes_nothing() -> None:
+    """(R82)"""
+    store, medium, desk = made()
+    await store.commit(opens(desk))
+    assert await store.commit(opens(desk, origin="another")) == ()
+    assert medium.log == ["append"]
+
+
+async def test_a_refused_step_changes_nothing_and_the_store_goes_on() -> None:
+    """(R83)"""
+    store, medium, desk = made()
+    await store.commit(opens(desk))
+    before = picture(store.book)
+    with pytest.raises(ConflictError):
+        await store.commit(opens(desk, asked="other"))
+    assert picture(store.book) == before
+    assert (medium.log, store.fault) == (["append"], None)
+    await store.commit(opens(desk, "r2"))
+
+
+def failing(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("error", [OSError("disk full"), ConflictError("row", "taken"), ValueError(), TimeoutError()])
+async def test_a_medium_that_fails_stops_the_store(error: Exception, when: str) -> None:
+    """Whether the batch was written or not: nothing is installed and nothing more is written."""
+    store, medium, desk = made()
+    await store.commit(opens(desk))
+    before = picture(store.book)
+    setattr(medium, when, failing(error))
+    with pytest.raises(PersistenceError, match="appending 1 facts ended with") as caught:
+        await store.commit(opens(desk, "r2"))
+    assert caught.value.__cause__ is error
+    assert caught.value.may_have_been_processed
+    assert "disk full" not in str(caught.value)
+    assert picture(store.book) == before
+    assert store.fault == f"appending 1 facts ended with {type(error).__name__}"
+    setattr(medium, when, lambda: None)
+    for step in (opens(desk, "r2"), opens(desk, "r3"), opens(desk)):
+        with pytest.raises(PersistenceError, match="reload the store"):
+            await store.commit(step)
+    with pytest.raises(PersistenceError, match="reload the store"):
+        await store.forget(["r1"])
+    assert medium.log == ["append", "append"]
+
+
+async def test_a_medium_whose_append_is_not_async_stops_the_store() -> None:
+    class Plain(MemoryBackend):
+        def append(self, facts: Sequence[Fact]) -> None:  # type: ignore[override]
+            return
+
+    desk = Desk()
+    store = Store(Plain(), desk.book)  # type: ignore[arg-type]
+    with pytest.raises(PersistenceError, match="TypeError"):
+        await store.commit(opens(desk))
+    assert store.fault is not None
+    assert not store.book.has_run("r1")
+
+
+async def test_a_medium_that_raises_before_it_awaits_stops_the_store() -> None:
+    class Plain(MemoryBackend):
+        def append(self, facts: Sequence[Fact]) -> Any:
+            raise OSError
+
+    desk = Desk()
+    store = Store(Plain(), desk.book)
+    with pytest.raises(PersistenceError, match="OSError"):
+        await store.commit(opens(desk))
+    assert store.fault is not None
+
+
+async def test_its_own_error_of_a_medium_is_passed_on() -> None:
+    store, medium, desk = made()
+    error = PersistenceError("the medium says so")
+    medium.before = failing(error)
+    with pytest.raises(PersistenceError) as caught:
+        await store.commit(opens(desk))
+    assert caught.value is error
+    assert store.fault is not None
+
+
+async def test_a_write_that_is_cancelled_stops_the_store() -> None:
+    """Nobody knows whether the medium holds it."""
+    store, medium, desk = made()
+    writing, never = asyncio.Event(), asyncio.Event()
+
+    async def block() -> None:
+        writing.set()
+        await never.wait()
+
+    medium.before = block
+    task = asyncio.create_task(store.commit(opens(desk)))
+    await writing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert store.fault == "appending 1 facts ended with CancelledError"
+    assert not store.book.has_run("r1")
+    with pytest.raises(PersistenceError):
+        await store.commit(opens(desk))
+
+
+async def test_a_cancel_while_waiting_for_ones_turn_harms_nothing() -> None:
+    store, medium, desk = made()
+    writing, go = asyncio.Event(), asyncio.Event()
+
+    async def block() -> None:
+        writing.set()
+        await go.wait()
+
+    medium.before = block
+    first = asyncio.create_task(store.commit(opens(desk)))
+    await writing.wait()
+    second = asyncio.create_task(store.commit(opens(desk, "r2")))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    go.set()
+    await first
+    assert (store.fault, medium.log) == (None, ["append"])
+    assert store.book.has_run("r1")
+    assert not store.book.has_run("r2")
+
+
+async def test_steps_are_checked_against_what_is_installed_and_never_at_once() -> None:
+    """Two starts on one conversation at the same time: one wins, the other is told (R83)."""
+    store, medium, desk = made()
+    running = highest = 0
+
+    async def turn() -> None:
+        nonlocal running, highest
+        running += 1
+        highest = max(highest, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    medium.before = turn
+    outcomes = await asyncio.gather(
+        *(store.commit(opens(desk, f"r{at}", conversation="c")) for at in range(5)), return_exceptions=True
+    )
+    assert highest == 1
+    assert [type(outcome) for outcome in outcomes] == [tuple, *[StaleHeadError] * 4]
+    assert store.book.has_run("r0")
+    assert medium.log == ["append"]
+
+
+async def test_a_reply_is_installed_with_its_attempts_end_in_one_batch() -> None:
+    store, medium, desk = made()
+    await store.commit(opens(desk))
+    turn = store.book.turn("r1")
+    await store.commit(lambda book: book.begin_send(book.reference(turn), attempt_id="a1", model="m", at_ms=1))
+    medium.before = failing(OSError())
+    with pytest.raises(PersistenceError, match="appending 2 facts"):
+        await store.commit(lambda book: book.intake(desk.receipt(turn, "a1"), reply()))
+    assert (list(turn.sends), turn.entries) == (["a1"], [])
+
+
+# -- forgetting
+
+
+async def closed_run(store: Store, desk: Desk, run: str = "r1") -> None:
+    await store.commit(opens(desk, run))
+    turn = store.book.turn(run)
+    await store.commit(lambda book: book.close_run(turn, outcome="failed", reason="x", at_ms=1))
+
+
+async def test_forgetting_makes_room_on_the_medium_and_in_the_book() -> None:
+    """(R112)"""
+    store, medium, desk = made()
+    await closed_run(store, desk, "r1")
+    await closed_run(store, desk, "r2")
+    await store.forget(["r1"])
+    assert {fact.run_id for fact in await medium.load()} == {"r2"}
+    assert (store.book.has_run("r1"), store.book.has_run("r2")) == (False, True)
+    await store.commit(opens(desk, "r1"))
+
+
+async def test_what_must_be_kept_is_dropped_nowhere() -> None:
+    store, medium, desk = made()
+    await closed_run(store, desk, "r1")
+    await store.commit(opens(desk, "r2"))
+    before = picture(store.book), await medium.load()
+    for runs, kind in [(["r1", "r2"], ConflictError), (["r1", "r9"], LostError)]:
+        with pytest.raises(kind):
+            await store.forget(runs)
+    assert (picture(store.book), await medium.load()) == before
+    assert "forget" not in medium.log
+
+
+async def test_a_medium_that_cannot_forget_stops_the_store_and_the_book_keeps_it() -> None:
+    store, medium, desk = made()
+    await closed_run(store, desk)
+    medium.before = failing(OSError())
+    with pytest.raises(PersistenceError, match="forgetting 1 runs ended with OSError"):
+        await store.forget(["r1"])
+    assert store.book.has_run("r1")
+    with pytest.raises(PersistenceError):
+        await store.commit(opens(desk, "r2"))
+
+
+# -- closing
+
+
+async def test_a_closed_store_writes_nothing_and_still_reads() -> None:
+    store, medium, desk = made()
+    await closed_run(store, desk)
+    await store.close()
+    await store.close()
+    assert medium.log == ["append", "append", "close"]
+    for refused in (partial(store.commit, opens(desk, "r2")), partial(store.forget, ["r1"])):
+        with pytest.raises(PersistenceError, match="the store is closed"):
+            await refused()
+    assert store.book.turn("r1").closed is not None
+
+
+async def test_closing_waits_for_the_write_that_goes_on() -> None:
+    store, medium, desk = made()
+    writing, go = asyncio.Event(), asyncio.Event()
+
+    async def block() -> None:
+        writing.set()
+        await go.wait()
+
+    medium.before = block
+    commit = asyncio.create_task(store.commit(opens(desk)))
+    await writing.wait()
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    assert medium.log == ["append"]
+    go.set()
+    await asyncio.gather(commit, closing)
+    assert medium.log == ["append", "close"]
+    assert store.book.has_run("r1")
+
+
+async def test_a_reader_never_sees_half_an_exchange() -> None:
+    """(R13)"""
+    store, medium, desk = made()
+    await store.commit(opens(desk))
+    turn = store.book.turn("r1")
+    lengths: list[int] = []
+    medium.after = lambda: lengths.append(len(turn.exchanges))
+    await store.commit(lambda book: book.begin_send(book.reference(turn), attempt_id="a", model="m", at_ms=1))
+    await store.commit(lambda book: book.intake(desk.receipt(turn, "a"), asking("x")))
+    given = desk.feedback(turn, 0, 0)
+    await store.commit(lambda book: book.complete(turn, 0, 0, state="skipped", feedback=given, code="x"))
+    assert lengths == [0, 0, 0]
+    assert len(turn.exchanges) == 1
