@@ -1,0 +1,102 @@
+"""Every example runs, without a network, and prints what it is about."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentloop.testing import ReplayServer
+from tests.cli.demo_recordings import ANSWER, recordings
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+SHOWS = {
+    "01_chat.py": ["assistant  Air scatters blue light more than red.", "(Read 4 messages.)"],
+    "02_tools.py": [
+        'find_item {"name":"blue mug"}',
+        "  success, ",
+        "reserve did not run: schema_mismatch",
+        'reserve {"sku":"M-1","quantity":2}',
+        "Two blue mugs are yours; 1 is left.",
+        "completed: 4 model calls, 2 tool calls",
+        "in stock: 1",
+    ],
+    "03_stream_to_a_client.py": [
+        "taken back:  'Water boils at 100 degr' (truncated)",
+        "refused:     truncated at byte 2048",
+        "kept:        'Water boils at 100 degrees Celsius at sea level.'",
+        "client left: after 'One, t'",
+        "and so:      cancelled",
+    ],
+    "04_test_your_agent.py": [
+        "passed: the answer comes from the note that was really written",
+        "passed: other notes give another answer",
+        "passed: an error that a tool does not declare ends the run",
+    ],
+}
+
+GUARD = """
+import socket
+def refuse(*args, **kwargs):
+    raise AssertionError("an example reached for the network")
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+"""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's, without what names an endpoint."""
+    named = ("OPENAI_", "AGENTLOOP_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(named)} | extra
+
+
+def test_every_example_is_described_here() -> None:
+    assert [path.name for path in EXAMPLES] == list(SHOWS)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs_offline_and_shows_its_use(path: Path, tmp_path: Path) -> None:
+    """(R151, R163)"""
+    (tmp_path / "sitecustomize.py").write_text(GUARD)
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        check=False,
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    at = -1
+    for line in SHOWS[path.name]:
+        at = done.stdout.find(line, at + 1)
+        assert at >= 0, f"expected {line!r}, in this order, in:\n{done.stdout}"
+
+
+def test_the_test_example_is_a_test_file(tmp_path: Path) -> None:
+    """(R163, R164, R170, R171, R172)"""
+    example = ROOT / "examples" / "04_test_your_agent.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(example)]
+    done = subprocess.run(command, check=False, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+async def test_an_example_talks_to_the_endpoint_that_the_environment_names(replay_server: ReplayServer) -> None:
+    replay_server.script(*[recordings()["4-answer.sse"]] * 2)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "examples" / "01_chat.py"),
+        env=environment(OPENAI_BASE_URL=replay_server.url, AGENTLOOP_MODEL="some-model"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert output.decode().count(ANSWER) == 2
+    assert [request.json["model"] for request in replay_server.requests] == ["some-model"] * 2
+    assert len(replay_server.requests[1].json["messages"]) == 4

@@ -1,0 +1,171 @@
+"""The README's code runs as shown, and its tables say what the code says."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import agentloop as al
+from agentloop import errors, limits
+from agentloop.cli import COMMANDS
+from agentloop.testing import ReplayServer, ScriptedProvider, call, reply
+from tests.readme_tables import README, rendered, section
+
+ROOT = README.parent
+TEXT = README.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"<!-- run: (script|fragment) -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+FIRST = next(code for kind, code in BLOCKS if kind == "script")
+
+
+def stream(delta: dict[str, Any], finish: str) -> bytes:
+    """A stream with one delta."""
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    chunks = [
+        {"id": "r", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
+        {"id": "r", "model": "m", "choices": [], "usage": usage},
+    ]
+    return b"".join(b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+
+
+FUNCTION = {"name": "read_note", "arguments": '{"name":"plan"}'}
+ASKS = stream({"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": FUNCTION}]}, "tool_calls")
+ANSWERS = stream({"content": "On 12 May."}, "stop")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ReplayServer]:
+    """A server in a thread of its own, since a script has its own event loop."""
+    server, started, stop = ReplayServer().script(*[ASKS, ANSWERS] * 2), threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with server:
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    started.wait(10)
+    yield server
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+    loop.close()
+
+
+def answer(request: al.ModelRequest) -> al.ModelReply:
+    """What the model of the fragments says: it calls the first tool once, then answers."""
+    if not request.tools or request.exchanges:
+        return reply(text="On 12 May.")
+    name = request.tools[0].name
+    return reply(calls=[call(name, sku="M-1", quantity=2) if name == "reserve" else call(name, name="plan")])
+
+
+def test_every_python_block_is_run() -> None:
+    assert TEXT.count("```python") == len(BLOCKS)
+    assert [kind for kind, _ in BLOCKS].count("script") == 1
+
+
+def test_the_first_agent_runs_as_shown(
+    endpoint: ReplayServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    monkeypatch.setenv("AGENTLOOP_MODEL", "some-model")
+    exec(compile(FIRST, "README.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == "On 12 May.\n"
+    assert endpoint.requests[1].json["messages"][-1]["content"] == "The launch is on 12 May."
+
+
+def test_the_fragments_run_inside_a_runtime(
+    endpoint: ReplayServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {"base_url": endpoint.url}
+    exec(compile(FIRST.partition("async def main")[0], "README.md", "exec"), scope)
+
+    async def run_all() -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        for kind, code in BLOCKS:
+            if kind == "script":
+                continue
+            async with al.Runtime(ScriptedProvider([answer] * 8)) as runtime:
+                scope["runtime"] = runtime
+                body = compile(code, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                made = eval(body, scope)
+                if inspect.isawaitable(made):
+                    await made
+                results[code] = scope.get("result")
+        return results
+
+    results = asyncio.run(run_all())
+    ended = [result for result in results.values() if result is not None]
+    assert len(results) == len(BLOCKS) - 1
+    assert all(result.outcome == "completed" for result in ended)
+    shown = capsys.readouterr().out
+    assert '[read_note {"name":"plan"}]' in shown
+    assert "On 12 May." in shown
+    assert scope["clerk"].toolset.require("reserve").spec.description == "Reserve some pieces of an item."
+
+
+@pytest.mark.parametrize("name", list(rendered()))
+def test_a_table_says_what_the_code_says(name: str) -> None:
+    assert section(TEXT, name) == rendered()[name], "run: python -m tests.readme_tables"
+
+
+def test_the_error_table_names_every_error_to_catch_and_whether_repeating_is_safe() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", section(TEXT, "errors"), re.MULTILINE))
+    for name, said in rows.items():
+        kind = getattr(al, name)
+        assert issubclass(kind, al.AgentLoopError)
+        if said.startswith(("no", "yes", "maybe")):
+            assert kind.may_have_been_processed is not said.startswith("no"), name
+    direct = {kind.__name__ for kind in al.AgentLoopError.__subclasses__() if kind.__module__ == errors.__name__}
+    untold = {"ToolFailed", "RestoreError", "ModelPending", "ProviderError"}  # raised by you, or told by their kinds
+    assert direct - untold <= set(rows)
+    assert {kind.__name__ for kind in al.ProviderError.__subclasses__()} <= set(rows)
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    numbers = dict(re.findall(r"^\| (.+?) \| (.+) \|$", section_of("## Limits and outcomes"), re.MULTILINE))
+    loop, send = al.LoopLimits(), al.Timeouts()
+    assert numbers["model calls a run (`max_model_calls`; above 32 only with `ceiling=`)"] == str(loop.max_model_calls)
+    sizes = [loop.reply_bytes, loop.feedback_bytes, loop.request_bytes, loop.collection_bytes]
+    assert numbers["one reply / one feedback / the expanded request / all exchanges of a run"] == _sizes(sizes)
+    http = [limits.ENCODED_REQUEST_BYTES, limits.RESPONSE_BYTES, limits.EVENT_BYTES]
+    assert numbers["encoded HTTP request / response / one event"] == _sizes(http)
+    clocks = [send.total, send.idle, send.first_event, send.connect]
+    shown = " / ".join("off" if clock is None else f"{clock:g} s" for clock in clocks)
+    assert numbers["one send: total / idle / first event / connect"] == shown
+    tools = f"{limits.MAX_TOOLS}; {limits.TOOL_TIMEOUT:g} s"
+    assert numbers["tools an agent; timeout of one execution"] == tools
+
+
+def test_what_it_points_to_is_there() -> None:
+    targets = set(re.findall(r"    make ([a-z]+)", TEXT)) | set(re.findall(r"`make ([a-z]+)`", TEXT))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    assert all(
+        (ROOT / path).exists() for path in re.findall(r"`((?:examples|agentloop|benchmarks|\.ci)/[\w./]*)`", TEXT)
+    )
+
+
+def test_it_never_names_the_other_distribution() -> None:
+    assert "pip install agentloop" not in TEXT.replace("pip install agentloop-runtime", "")
+
+
+def section_of(heading: str) -> str:
+    """The text from a heading to the next one."""
+    return TEXT.split(heading)[1].split("\n## ")[0]
+
+
+def _sizes(values: list[int]) -> str:
+    return " / ".join(f"{v // (1 << 20)} MiB" if v >= 1 << 20 else f"{v // 1024} KiB" for v in values)
