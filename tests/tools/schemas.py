@@ -64,11 +64,11 @@ def _makers(source: random.Random, child: Callable[[], Any]) -> dict[str, Callab
         return {source.choice(names): child() for _ in range(source.randrange(3))}
 
     return {
-        **{key: count for key in ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")},
-        **{key: bound for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
-        **{key: child for key in ("additionalProperties", "propertyNames", "items", "contains", "not")},
-        **{key: child for key in ("if", "then", "else")},
-        **{key: several for key in ("prefixItems", "allOf", "anyOf", "oneOf")},
+        **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), count),
+        **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), bound),
+        **dict.fromkeys(("additionalProperties", "propertyNames", "items", "contains", "not"), child),
+        **dict.fromkeys(("if", "then", "else"), child),
+        **dict.fromkeys(("prefixItems", "allOf", "anyOf", "oneOf"), several),
         "$ref": lambda: source.choice(["#/$defs/Note", "#/$defs/note", "#/$defs/a~1b", "#/properties/a"]),
         "const": lambda: _constant(source),
         "default": lambda: random_value(source, 1),
