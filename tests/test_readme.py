@@ -151,6 +151,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_what_it_points_to_is_there() -> None:
     targets = set(re.findall(r"    make ([a-z]+)", TEXT)) | set(re.findall(r"`make ([a-z]+)`", TEXT))
+    assert set(re.findall(r"(?:`|    )agentloop ([a-z]+)\b", TEXT)) <= set(COMMANDS)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
     assert all(
