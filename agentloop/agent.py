@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import InputError
 from .limits import LoopLimits
-from .messages import ModelOptions, SystemMessage
+from .messages import ModelOptions, ModelRequest, SystemMessage, UserMessage, require_model_request
 from .tools import Tool, ToolSet
 
 __all__ = ["Agent"]
@@ -26,18 +26,23 @@ class Agent:
             model call of a run only.
         limits: see `LoopLimits`.
 
+    Attributes:
+        toolset: the tools as one set. system: the messages every run begins with.
+
     Raises:
-        InputError: a value of another type, by name.
+        InputError: a value of another type, by name; instructions that UTF-8 cannot encode; a
+            forced tool that is not among the tools.
         ToolDefinitionError: the tools cannot be one set.
     """
 
-    __slots__ = ("instructions", "limits", "name", "options", "toolset")
+    __slots__ = ("instructions", "limits", "name", "options", "system", "toolset")
 
     name: str
     instructions: str
     toolset: ToolSet
     options: ModelOptions
     limits: LoopLimits
+    system: tuple[SystemMessage, ...]
 
     def __init__(
         self,
@@ -60,12 +65,16 @@ class Agent:
         if type(limits) is not LoopLimits:
             raise InputError(f"Agent.limits: expected LoopLimits, got {type(limits).__name__}")
         toolset = tools if isinstance(tools, ToolSet) else ToolSet(tools, policy_version=policy_version)
+        system = (SystemMessage(content=instructions),) if instructions else ()
+        probe = (*system, UserMessage(content="-"))  # a request has at least one message
+        require_model_request(ModelRequest(messages=probe, options=options, tools=toolset.specs))
         for field, value in (
             ("name", name),
             ("instructions", instructions),
             ("toolset", toolset),
             ("options", options),
             ("limits", limits),
+            ("system", system),
         ):
             object.__setattr__(self, field, value)
 
@@ -77,8 +86,3 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, tools={list(self.toolset.names)!r})"
-
-    @property
-    def system(self) -> tuple[SystemMessage, ...]:
-        """The messages every run of it begins with."""
-        return (SystemMessage(content=self.instructions),) if self.instructions else ()

@@ -341,7 +341,7 @@ class Runtime:
                 options=agent.options,
                 tools=agent.toolset.specs,
                 catalogue_digest=agent.toolset.digest,
-                input_digest=_input_digest(agent, messages),
+                input_digest=None if run_id is None else _input_digest(agent, messages),
                 agent=agent.name,
                 at_ms=self._now_ms(),
             )
@@ -416,16 +416,15 @@ class Runtime:
 
 
 def _admitted(agent: Agent, input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
-    """The messages of a turn, checked whole (R37)."""
+    """The messages of a turn; what the caller hands in is checked whole (R37), the agent was when it was made."""
     if isinstance(input, UserMessage):
         message = input
     elif type(input) in (str, tuple):
         message = UserMessage(content=input)
     else:
         raise InputError(f"input: expected str, UserMessage or a tuple of parts, got {type(input).__name__}")
-    messages: tuple[SystemMessage | UserMessage, ...] = (*agent.system, message)
-    require_model_request(ModelRequest(messages=messages, options=agent.options, tools=agent.toolset.specs))
-    return messages
+    require_model_request(ModelRequest(messages=(message,)))
+    return (*agent.system, message)
 
 
 def _input_digest(agent: Agent, messages: tuple[SystemMessage | UserMessage, ...]) -> str:

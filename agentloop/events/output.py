@@ -29,7 +29,7 @@ class ModelStart(Event, frozen=True):
     dialect: str = ""
 
 
-class TextPreview(Event, frozen=True):
+class TextPreview(Event, frozen=True, gc=False):
     """Body text as it arrived: all text of one network read. A preview, never the truth.
 
     Attributes:
@@ -44,7 +44,7 @@ class TextPreview(Event, frozen=True):
     text: str
 
 
-class ReasoningPreview(Event, frozen=True):
+class ReasoningPreview(Event, frozen=True, gc=False):
     """Reasoning as it arrived; only when asked for, and never as body text."""
 
     type: ClassVar[str] = "model.reasoning"

@@ -60,7 +60,7 @@ class Book(State):
         options: ModelOptions,
         tools: tuple[FunctionSpec, ...],
         catalogue_digest: str,
-        input_digest: str,
+        input_digest: str | None,
         agent: str,
         at_ms: int,
     ) -> tuple[Fact, ...]:
@@ -73,7 +73,11 @@ class Book(State):
         """
         known = self._turns.get(run_id)
         if known is not None:
-            if known.opened.input_digest == input_digest and known.opened.conversation == conversation:
+            if (
+                input_digest is not None
+                and known.opened.input_digest == input_digest
+                and known.opened.conversation == conversation
+            ):
                 return ()
             raise ConflictError(f"run {run_id!r}", "expected the input this run was started with, got another")
         if origin_id in self._origins:

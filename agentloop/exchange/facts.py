@@ -82,7 +82,8 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
         messages: this turn's own messages; leading system messages replace those before.
         tools: the visible catalogue; no callable, endpoint or permission (R73).
         catalogue_digest: digest of the executable tool set, policy version included.
-        input_digest: over what the host asked for, so that a repeated start is recognised.
+        input_digest: over what the host asked for, so that a repeated start is recognised; None
+            where the host gave the run no id to repeat.
     """
 
     origin_id: str
@@ -93,7 +94,7 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     options: ModelOptions
     tools: tuple[FunctionSpec, ...]
     catalogue_digest: str
-    input_digest: str
+    input_digest: str | None
     agent: str
     at_ms: int
 
