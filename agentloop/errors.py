@@ -117,7 +117,7 @@ class ToolDefinitionError(InputError):
     """A tool or a tool set cannot be registered.
 
     Attributes:
-        code: ``bad_tool_name``, ``duplicate_tool_name``, ``unsupported_schema`` or ``bad_tool``.
+        code: ``bad_tool_name``, ``duplicate_tool_name``, ``unknown_tool``, ``unsupported_schema`` or ``bad_tool``.
         tool: the name as given.
         rule: what was expected and what came, with the schema path where there is one.
     """

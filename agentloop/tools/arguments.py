@@ -31,7 +31,7 @@ from ..errors import AdmissionError, InputError, ToolDefinitionError
 from .exactness import difference, may_change
 from .validator import SchemaMismatch, json_type
 
-__all__ = ["FEEDBACK_CHARS", "ArgumentsRefused", "Arguments"]
+__all__ = ["Arguments", "ArgumentsRefused", "FEEDBACK_CHARS"]
 
 FEEDBACK_CHARS: Final = 560
 """Ceiling of one feedback text on refused arguments."""

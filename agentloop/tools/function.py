@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, overload
 
 from ..admission import parse
@@ -21,7 +21,7 @@ from .schema import admit_schema
 from .signature import read_signature, struct_schema
 from .validator import compile_check
 
-__all__ = ["Tool", "check_tool_name", "tool"]
+__all__ = ["Call", "Tool", "check_tool_name", "tool"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _DEFAULTS: Final = ToolPolicy()
@@ -119,7 +119,7 @@ class Tool:
         name: str,
         description: str,
         *,
-        parameters: Mapping[str, Any] | str,
+        parameters: dict[str, Any] | str,
         call: Call,
         policy: ToolPolicy = _DEFAULTS,
         owner: str = "",

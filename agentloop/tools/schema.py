@@ -9,12 +9,7 @@ every keyword, at every depth, is looked up in one table. It either
   optional ``jsonschema`` package, or
 - is refused, with its path.
 
-The validator gets a rewritten copy; the model sees the original. The copy differs where
-fastjsonschema 2.22 would be wrong: ``prefixItems`` becomes a list of ``items``; keywords beside a
-``$ref`` go into ``allOf``; each referenced subschema gets a name of its own (its function names
-ignore case and punctuation, so ``Note`` and ``note`` would be one); deep nesting is cut into
-functions (Python nests 20 blocks); ``$`` in a pattern is the end of the text, as in ECMA-262;
-annotations go, since ``contentMediaType`` would parse and ``default`` would fill.
+The validator gets a rewritten copy (`agentloop.tools.rules`); the model sees the original.
 """
 
 from __future__ import annotations
@@ -22,38 +17,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 
 from ..admission import canonical_text, parse, require_plain
 from ..admission.paths import path_step
 from ..errors import AdmissionError, ToolDefinitionError
+from .keywords import ANNOTATIONS, COUNTS, LISTS, MAPS, MODERN, NUMBERS, ONE, ends_like_ecma, pointed_at
+from .rules import draft_07_rules
 
-__all__ = ["AdmittedSchema", "admit_schema", "ends_like_ecma", "pointed_at"]
+__all__ = ["AdmittedSchema", "admit_schema"]
 
 _TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _DRAFTS: Final = re.compile(r"https?://json-schema\.org/(?:draft-0[467]|draft/20(?:19-09|20-12))/schema#?\Z")
-_LEVELS_IN_ONE_FUNCTION: Final = 4
-
-_ANNOTATIONS: Final = frozenset({
-    "$comment", "contentEncoding", "contentMediaType", "contentSchema", "default", "deprecated", "description",
-    "discriminator", "example", "examples", "readOnly", "title", "writeOnly",
-})  # fmt: skip
-_ONE: Final = frozenset({
-    "additionalItems", "additionalProperties", "contains", "else", "if", "not", "propertyNames", "then",
-    "unevaluatedItems", "unevaluatedProperties",
-})  # fmt: skip
-_LIST: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_MAP: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-_MODERN: Final = frozenset({
-    "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "dependentRequired",
-    "dependentSchemas", "maxContains", "minContains", "unevaluatedItems", "unevaluatedProperties",
-})  # fmt: skip
-_COUNTS: Final = frozenset({
-    "maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength", "minProperties",
-})  # fmt: skip
-_NUMBERS: Final = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})
 _IN_PLACE: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 
 
@@ -92,49 +68,8 @@ def admit_schema(tool: str, schema: object) -> AdmittedSchema:
     walk = _Walk(tool, root)
     walk.schema(root, "$")
     walk.check_refs()
-    rules = None if walk.needs else canonical_text(_Rewrite(root).rules())
+    rules = None if walk.needs else canonical_text(draft_07_rules(root))
     return AdmittedSchema(text=canonical_text(root), rules=rules, needs=walk.needs, used=tuple(walk.used.items()))
-
-
-def ends_like_ecma(pattern: str) -> str:
-    """Rewrite an ECMA-262 pattern where Python reads the same characters in another way."""
-    out: list[str] = []
-    in_class = escaped = False
-    for char in pattern:
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif in_class:
-            in_class = char != "]"
-            if char in "$[&~|":  # the validator replaces a bare $; the others may become set operations
-                out.append("\\")
-        elif char == "[":
-            in_class = True
-        elif char == "$":  # in Python it also matches before a last line feed
-            out.append(r"\Z")
-            continue
-        out.append(char)
-    return "".join(out)
-
-
-def pointed_at(root: Any, ref: str) -> Any:
-    """The value at a local reference (``#`` or ``#/…``, RFC 6901).
-
-    Raises:
-        LookupError: there is none, or the reference is not local.
-    """
-    if ref != "#" and not ref.startswith("#/"):
-        raise LookupError(ref)
-    node = root
-    for step in unquote(ref[2:]).split("/") if len(ref) > 2 else ():
-        name = step.replace("~1", "/").replace("~0", "~")
-        if type(node) is list and not name.isdecimal():
-            raise LookupError(ref)
-        if type(node) not in (list, dict):
-            raise LookupError(ref)
-        node = node[int(name)] if type(node) is list else node[name]
-    return node
 
 
 class _Walk:
@@ -162,16 +97,16 @@ class _Walk:
             self._keyword(node, key, value, path + _step(key))
 
     def _keyword(self, node: dict[str, Any], key: str, value: Any, path: str) -> None:
-        if key in _MODERN and not self.needs:
+        if key in MODERN and not self.needs:
             self.needs = path
-        if key in _ANNOTATIONS or key.startswith("x-"):
+        if key in ANNOTATIONS or key.startswith("x-"):
             return
         self.used.setdefault("items as a list" if key == "items" and type(value) is list else key, path)
-        if key in _ONE:
+        if key in ONE:
             self.schema(value, path)
-        elif key in _LIST:
+        elif key in LISTS:
             self._schemas(value, path)
-        elif key in _MAP:
+        elif key in MAPS:
             self._map(value, path, patterns=key == "patternProperties")
         elif key == "items":
             if type(value) is list and "prefixItems" in node:
@@ -187,10 +122,10 @@ class _Walk:
 
     def _value(self, node: dict[str, Any], key: str, value: Any, path: str) -> None:
         """Keywords that hold no subschema."""
-        if key in _COUNTS:
+        if key in COUNTS:
             if not _is_number(value) or value != int(value) or value < 0:
                 raise self.refuse(path, "expected an integer of 0 or more")
-        elif key in _NUMBERS:
+        elif key in NUMBERS:
             self._number(key, value, path)
         elif key in {"enum", "const"}:
             if key == "enum" and (type(value) is not list or not value):
@@ -313,83 +248,9 @@ class _Walk:
         return [item for item in found if type(item) is dict]
 
 
-class _Rewrite:
-    """Makes the copy that the draft-07 validator gets (see the module's docstring)."""
-
-    def __init__(self, root: dict[str, Any]) -> None:
-        self._root = root
-        self._draft4 = "draft-04" in str(root.get("$schema", ""))
-        self._names: dict[int, str] = {}
-        self._pending: list[tuple[str, Any]] = []
-
-    def rules(self) -> dict[str, Any]:
-        rules: dict[str, Any] = self._schema(self._root, 0)
-        parts: dict[str, Any] = {}
-        while self._pending:
-            name, node = self._pending.pop()
-            parts[name] = self._schema(node, 0)
-        if parts:
-            rules["definitions"] = parts
-        return rules
-
-    def _apart(self, node: Any) -> dict[str, Any]:
-        name = self._names.get(id(node))
-        if name is None:
-            name = self._names[id(node)] = f"p{len(self._names)}"
-            self._pending.append((name, node))
-        return {"$ref": f"#/definitions/{name}"}
-
-    def _sub(self, node: Any, level: int) -> Any:
-        if type(node) is not dict:
-            return node
-        deep = level >= _LEVELS_IN_ONE_FUNCTION and any(type(value) in (dict, list) for value in node.values())
-        return self._apart(node) if deep else self._schema(node, level + 1)
-
-    def _schema(self, node: Any, level: int) -> Any:
-        if type(node) is not dict:
-            return node
-        made: dict[str, Any] = {}
-        for key, value in node.items():
-            self._keyword(made, node, key, value, level)
-        if "$ref" not in node:
-            return made
-        target = self._apart(pointed_at(self._root, node["$ref"]))
-        return {"allOf": [target, made]} if made else target
-
-    def _keyword(self, made: dict[str, Any], node: dict[str, Any], key: str, value: Any, level: int) -> None:
-        if key in _ONE:
-            if key != "additionalItems" or type(node.get("items")) is list:  # otherwise it means nothing
-                made[key] = self._sub(value, level)
-        elif key in _LIST or (key == "items" and type(value) is list):
-            made["items" if key == "prefixItems" else key] = [self._sub(item, level) for item in value]
-        elif key == "items":
-            made["additionalItems" if "prefixItems" in node else key] = self._sub(value, level)
-        elif key == "properties":
-            made[key] = {name: self._sub(item, level) for name, item in value.items()}
-        elif key == "patternProperties":
-            made[key] = {ends_like_ecma(name): self._sub(item, level) for name, item in value.items()}
-        elif key == "dependencies":
-            made[key] = {k: v if type(v) is list else self._sub(v, level) for k, v in value.items()}
-        elif key == "pattern":
-            made[key] = ends_like_ecma(value)
-        elif key in _COUNTS:
-            made[key] = int(value)
-        elif key in {"const", "enum", "format", "required", "type", "uniqueItems"}:
-            made[key] = value
-        elif key in _NUMBERS:
-            self._number(made, node, key, value)
-
-    def _number(self, made: dict[str, Any], node: dict[str, Any], key: str, value: Any) -> None:
-        exclusive = "exclusive" + key.capitalize()
-        if self._draft4 and node.get(exclusive) is True:
-            made[exclusive] = value
-        elif type(value) is not bool:
-            made[key] = value
-
-
 def _step(key: str) -> str:
     """One step of a path: keywords with a dollar sign are shown as they are."""
-    return f".{key}" if key in {"$defs", "$ref", "$id", "$anchor"} or key in _MODERN else path_step(key)
+    return f".{key}" if key in {"$defs", "$ref", "$id", "$anchor"} or key in MODERN else path_step(key)
 
 
 def _is_number(value: object) -> bool:

@@ -15,7 +15,8 @@ import msgspec
 
 from ..admission import parse
 from ..errors import ToolDefinitionError
-from .schema import AdmittedSchema, pointed_at
+from .keywords import pointed_at
+from .schema import AdmittedSchema
 from .schema_2020 import Fault, modern_check
 
 __all__ = ["SchemaMismatch", "compile_check", "json_type"]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from agentloop.errors import ToolDefinitionError
-from agentloop.tools.schema import admit_schema, ends_like_ecma
+from agentloop.tools.keywords import ends_like_ecma
+from agentloop.tools.schema import admit_schema
 from agentloop.tools.validator import SchemaMismatch, compile_check
 
 
