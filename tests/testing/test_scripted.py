@@ -89,6 +89,13 @@ async def test_it_is_a_provider_and_answers_in_order() -> None:
     provider.assert_complete()
 
 
+async def test_a_request_without_exchanges_is_a_first_request() -> None:
+    """(R165)"""
+    provider = ScriptedProvider([reply("one")])
+    await ask(provider, ModelRequest(messages=(UserMessage(content="a"),)))
+    assert provider.requests[0].exchanges == ()
+
+
 async def test_previews_come_in_pieces_with_offsets_and_join_to_the_reply() -> None:
     given = reply("hello there", calls=[call("a", x=12), call("b", arguments_text="")], reasoning="why")
     deltas, got = await ask(ScriptedProvider([given], deltas=4), request())

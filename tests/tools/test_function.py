@@ -73,6 +73,8 @@ def test_a_function_gives_name_description_and_schema() -> None:
 
 
 def test_names_descriptions_and_policies_can_be_given() -> None:
+    """(R49, R101)"""
+
     @tool(name="find", description="Find it.", idempotent=True, timeout=2, errors=(KeyError,), max_output_bytes=900)
     def search(text: str) -> str:
         """Another text."""

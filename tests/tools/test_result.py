@@ -69,6 +69,14 @@ def test_text_is_sent_as_it_is_and_everything_else_as_json(value: Any, text: str
     assert text_of(value) == text
 
 
+def test_making_a_result_changes_nothing_and_gives_the_same_again() -> None:
+    """(R64)"""
+    value = {"notes": [Note("a")], "bad": "\udc97"}
+    before = repr(value)
+    assert encode_result("t", value) == encode_result("t", value)
+    assert repr(value) == before
+
+
 def test_a_result_made_by_the_tool_is_taken_as_it_is() -> None:
     result = ToolResult(status="error", content=(TextContent(text="a"), TextContent(text="b")))
     assert encode_result("t", result) is result

@@ -162,7 +162,7 @@ CHANGES: dict[str, tuple[list[Tool], str]] = {
 
 @pytest.mark.parametrize(("tools", "version"), CHANGES.values(), ids=CHANGES)
 def test_the_digest_covers(tools: list[Tool], version: str) -> None:
-    """(R66, R67)"""
+    """(R66, R67, R155)"""
     same = ToolSet([member("a"), member("b")], policy_version="v").digest
     assert ToolSet(tools, policy_version=version).digest != same
 
