@@ -14,6 +14,12 @@ _STYLES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "
 
 _LABEL_WIDTH: Final = 9
 
+_CONTROLS: Final = dict.fromkeys((*range(0x20), 0x7F, *range(0x80, 0xA0)), "\ufffd") | {
+    ord("\n"): "\n",
+    ord("\t"): "\t",
+}
+"""What a model or a server wrote must not move the cursor or reprogram a terminal."""
+
 
 def usage_words(usage: Usage | None) -> str:
     """Tokens in words, as the provider reported them."""
@@ -26,12 +32,13 @@ class Screen:
     """Writes to one text stream, flushed at once so that streamed text is seen as it arrives.
 
     Colour is off when the stream is no terminal, when ``NO_COLOR`` is set (no-color.org), and on a
-    terminal that says it is dumb.
+    terminal that says it is dumb. On a terminal, control characters in what is shown are replaced.
     """
 
     def __init__(self, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:
         self._out = out
-        self._colour = out.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self._terminal = out.isatty()
+        self._colour = self._terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self._open = False  # whether a line of streamed text is not ended yet
 
     def style(self, text: str, style: str) -> str:
@@ -41,28 +48,35 @@ class Screen:
     def line(self, text: str = "") -> None:
         """One line; ends streamed text that is still open."""
         self.end_text()
-        self._out.write(text + "\n")
-        self._out.flush()
+        self._write(text + "\n")
 
     def labelled(self, label: str, text: str, *, style: str = "dim") -> None:
         """One line with a label before it."""
-        self.line(f"  {self.style(label.ljust(_LABEL_WIDTH), style)}{text}")
+        self.line(f"  {self.style(label.ljust(_LABEL_WIDTH), style)}{self._safe(text)}")
 
     def text(self, label: str, piece: str) -> None:
         """A piece of streamed text; the first one of a line gets the label."""
         if not self._open:
-            self._out.write(f"  {self.style(label.ljust(_LABEL_WIDTH), 'cyan')}")
+            self._write(f"  {self.style(label.ljust(_LABEL_WIDTH), 'cyan')}")
         self.piece(piece.replace("\n", "\n" + " " * (_LABEL_WIDTH + 2)))
 
     def piece(self, piece: str) -> None:
         """A piece of streamed text as it is."""
         self._open = True
-        self._out.write(piece)
-        self._out.flush()
+        self._write(self._safe(piece))
 
     def end_text(self) -> None:
         """End the line of streamed text, if one is open."""
         if self._open:
             self._open = False
-            self._out.write("\n")
-            self._out.flush()
+            self._write("\n")
+
+    def _safe(self, text: str) -> str:
+        return text.translate(_CONTROLS) if self._terminal else text
+
+    def _write(self, text: str) -> None:
+        try:
+            self._out.write(text)
+        except UnicodeEncodeError:
+            self._out.write(text.encode(self._out.encoding, "backslashreplace").decode(self._out.encoding))
+        self._out.flush()

@@ -98,6 +98,20 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(COMMAND, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "agentloop: No space left on device\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell's way to close standard output")
+def test_a_closed_standard_output_is_no_error() -> None:
+    command = ["/bin/sh", "-c", 'exec "$0" "$@" >&-', *COMMAND, "--pace", "0"]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="SIGINT is sent to a process by its id")
 def test_ctrl_c_ends_it_quietly() -> None:
     with subprocess.Popen([*COMMAND, "--pace", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

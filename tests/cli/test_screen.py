@@ -42,3 +42,18 @@ def test_a_line_ends_streamed_text_that_is_open() -> None:
 def test_usage_that_is_not_known_is_said_so() -> None:
     assert usage_words(Usage(input_tokens=3, output_tokens=2, total_tokens=5)) == "3 tokens in, 2 out"
     assert usage_words(None) == "usage not reported"
+
+
+def test_what_others_wrote_cannot_steer_a_terminal() -> None:
+    out, pipe = Terminal(), io.StringIO()
+    for stream in (out, pipe):
+        Screen(stream, environ={"NO_COLOR": "1"}).text("text", "one\x1b]0;title\x07\ttwo\x9b2J")
+    assert out.getvalue() == "  text     one\ufffd]0;title\ufffd\ttwo\ufffd2J"
+    assert pipe.getvalue() == "  text     one\x1b]0;title\x07\ttwo\x9b2J"
+
+
+def test_a_stream_that_cannot_encode_a_character_shows_its_escape() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    Screen(out).line("caf\u00e9 \u2014 10 \u20ac")
+    assert raw.getvalue() == b"caf\\xe9 \\u2014 10 \\u20ac\n"
