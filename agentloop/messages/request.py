@@ -59,7 +59,7 @@ class FunctionSpec(Value, frozen=True):
     Attributes:
         name: 1 to 64 of ``A-Z a-z 0-9 _ -``.
         description: what it does; may be empty.
-        parameters: canonical JSON text of the JSON Schema of its arguments object.
+        parameters: JSON text of the JSON Schema of its arguments object, as the model shall see it.
         strict: ask the provider to hold the schema itself; None says nothing.
     """
 
@@ -90,7 +90,7 @@ class ResponseFormat(Value, frozen=True):
     Attributes:
         kind: ``json`` or ``json_schema``.
         name: the schema's name, for ``json_schema``.
-        schema: canonical JSON text of the schema, for ``json_schema``.
+        schema: JSON text of the schema, for ``json_schema``.
         strict: ask the provider to enforce the schema.
     """
 
@@ -123,7 +123,7 @@ class ModelOptions(Value, frozen=True):
         response_format: see `ResponseFormat`.
         reasoning_effort: the provider's word.
         include_usage: ask for usage; off only with a dialect that needs none.
-        extra: canonical JSON text of one object whose members are added to the request as they
+        extra: JSON text of one object whose members are added to the request as they
             are; it may not name a member that the encoder writes itself.
 
     Raises:

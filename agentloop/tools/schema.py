@@ -14,6 +14,7 @@ The validator gets a rewritten copy (`agentloop.tools.rules`); the model sees th
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -37,7 +38,7 @@ class AdmittedSchema(msgspec.Struct, frozen=True, kw_only=True):
     """A schema whose every keyword will be enforced.
 
     Attributes:
-        text: canonical JSON of the schema as given; what the model sees.
+        text: the schema as given, members in its order, without spaces; what the model sees.
         rules: canonical JSON for the draft-07 validator; None when 2020-12 rules are needed.
         needs: path of the keyword that needs them, "" when none does.
         used: every enforced keyword with the path of its first use.
@@ -69,7 +70,8 @@ def admit_schema(tool: str, schema: object) -> AdmittedSchema:
     walk.schema(root, "$")
     walk.check_refs()
     rules = None if walk.needs else canonical_text(draft_07_rules(root))
-    return AdmittedSchema(text=canonical_text(root), rules=rules, needs=walk.needs, used=tuple(walk.used.items()))
+    text = json.dumps(root, ensure_ascii=False, separators=(",", ":"))  # models fill members in the order written
+    return AdmittedSchema(text=text, rules=rules, needs=walk.needs, used=tuple(walk.used.items()))
 
 
 class _Walk:
