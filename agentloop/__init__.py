@@ -122,7 +122,7 @@ from .messages import (
 )
 from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
-from .runtime import Run, RunInput, Runtime
+from .runtime import Run, RunInput, RunOptions, Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
 from .tools import Tool, ToolContext, ToolPolicy, ToolSet, tool
 from .wire.dialect import Dialect
@@ -183,6 +183,7 @@ __all__ = [
     "RunEnded",
     "RunEvent",
     "RunInput",
+    "RunOptions",
     "RunResult",
     "RunStarted",
     "Runtime",

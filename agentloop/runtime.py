@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from .admission import digest_bytes
 from .agent import Agent
@@ -29,12 +29,33 @@ from .providers import Provider
 from .results import RunResult, result_of
 from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, Sink, wall_ms
 
-__all__ = ["Run", "RunInput", "Runtime"]
+__all__ = ["Run", "RunInput", "RunOptions", "Runtime"]
 
 _log = logging.getLogger("agentloop.runtime")
 
 RunInput = str | UserMessage | tuple[TextPart | ImagePart, ...]
 """A user turn: text, parts, or a whole user message."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What every way to begin a run takes by keyword.
+
+    Attributes:
+        deps: handed to tools as ``ctx.deps``.
+        sink: gets the run's output events, awaited in order (`Sink`).
+        conversation: name of the conversation this turn continues; None is a run of its own. One
+            run at a time may be on a conversation. 1 to 128 characters.
+        run_id: makes the start idempotent: the same id with the same input joins that run. 1 to
+            128 characters.
+        reasoning: also preview reasoning, as `ReasoningPreview`.
+    """
+
+    deps: Any
+    sink: Sink | None
+    conversation: str | None
+    run_id: str | None
+    reasoning: bool
+
 
 _INPUT_DOMAIN = "agentloop/input/v1"
 
@@ -216,8 +237,8 @@ class Runtime:
 
     # -- runs
 
-    async def run(self, agent: Agent, input: RunInput, **options: Any) -> RunResult:
-        """Run to the end; cancelling the caller cancels the run. Options as in `submit`.
+    async def run(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> RunResult:
+        """Run to the end; cancelling the caller cancels the run. Options: `RunOptions`.
 
         Raises:
             InputError: bad input. StreamRefused, ProviderError: the model call failed.
@@ -232,11 +253,11 @@ class Runtime:
             await live.cancel()
             raise
 
-    def start(self, agent: Agent, input: RunInput, **options: Any) -> Run:
-        """A run tied to a block; see `Run`. Options as in `submit`."""
+    def start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> Run:
+        """A run tied to a block; see `Run`. Options: `RunOptions`."""
         return Run(lambda: self._start(agent, input, **options))
 
-    async def text(self, agent: Agent, input: RunInput, **options: Any) -> AsyncIterator[str]:
+    async def text(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> AsyncIterator[str]:
         """Only the body text, as it arrives: previews, so an error after some text withdraws it.
 
         Raises:
@@ -248,17 +269,8 @@ class Runtime:
                     yield event.text
             (await run.result()).require_text()
 
-    async def submit(self, agent: Agent, input: RunInput, **options: Any) -> str:
-        """Begin a run that is bound to no task; return its reference.
-
-        Keyword Args:
-            deps: handed to tools as ``ctx.deps``.
-            sink: gets the run's output events, awaited in order (`Sink`).
-            conversation: name of the conversation this turn continues; None is a run of its own.
-                One run at a time may be on a conversation.
-            run_id: makes the start idempotent: the same id with the same input joins that run.
-            reasoning: also preview reasoning, as `ReasoningPreview`.
-        """
+    async def submit(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> str:
+        """Begin a run that is bound to no task; return its reference. Options: `RunOptions`."""
         return (await self._start(agent, input, **options)).ref
 
     def follow(self, ref: str, *, after: str | None = None) -> Follower:
