@@ -1,9 +1,10 @@
 """One run's events, kept in order for whoever follows.
 
-A feed holds every event of its run. The previews of an attempt are kept one by one while it runs
-and become one event when it ends well (so a late follower still sees the text, and memory is
-bounded by the text), or go when it fails (its `ModelEnd` retracts them). A follower that asks for
-what comes after an event in the middle of such text gets the rest of it, never a part twice.
+A feed holds every event of its run. The previews of an attempt are kept one by one while it runs.
+When it ends well, those of one kind that follow each other become one event (so a late follower
+still sees the text, and memory is bounded by the text); when it fails they go (its `ModelEnd`
+retracts them). A follower that asks for what comes after an event in the middle of such text gets
+the rest of it, never a part twice.
 
 One follower may be *attached*: the run waits when that follower is more than ``high_water``
 events behind. All others are free: they read from what is kept and never hold the run up.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from bisect import bisect_right
+from itertools import groupby
 
 import msgspec
 
@@ -68,7 +70,7 @@ class Feed:
     def behind(self) -> bool:
         """Whether the attached follower is so far behind that the run should wait (`room`)."""
         follower = self._attached
-        return follower is not None and self._last - follower.seen > self._high
+        return follower is not None and not self.closed and self._last - follower.seen > self._high
 
     async def room(self) -> None:
         """Wait until the attached follower has caught up to half of the high-water mark, or left."""
@@ -101,28 +103,26 @@ class Feed:
             self._room.set_result(None)
 
     def _fold(self, start: int, *, keep: bool) -> None:
-        """Replace the previews from ``start`` on: by one of each kind, or by nothing."""
-        tail = list(zip(self._sequences[start:], self._events[start:], strict=True))
-        kept = [(sequence, event) for sequence, event in tail if type(event) not in _PREVIEWS]
-        if len(kept) == len(tail):
-            return
-        for kind in _PREVIEWS if keep else ():
-            pieces = _Pieces()
-            texts: list[str] = []
-            newest: TextPreview | ReasoningPreview | None = None
-            for sequence, event in tail:
-                if type(event) is kind:
-                    newest = event
-                    texts.append(event.text)
-                    pieces.sequences.append(sequence)
-                    pieces.ends.append(event.offset + len(event.text))
-            if newest is not None:
-                whole = msgspec.structs.replace(newest, text="".join(texts), offset=pieces.ends[0] - len(texts[0]))
-                kept.append((pieces.sequences[-1], whole))
-                self._pieces[pieces.sequences[-1]] = pieces
-        kept.sort(key=lambda item: item[0])
-        self._sequences[start:] = [sequence for sequence, _ in kept]
-        self._events[start:] = [event for _, event in kept]
+        """Replace the previews from ``start`` on: each stretch of one kind by one event, or by nothing.
+
+        A stretch ends at any other event: whoever has seen that one has seen all before it, also
+        when what comes before it was folded.
+        """
+        sequences, events = self._sequences[start:], self._events[start:]
+        del self._sequences[start:], self._events[start:]
+        for kind, stretch in groupby(zip(sequences, events, strict=True), key=lambda item: type(item[1])):
+            if kind not in _PREVIEWS:
+                for sequence, event in stretch:
+                    self._sequences.append(sequence)
+                    self._events.append(event)
+            elif keep:
+                whole, pieces = _join(
+                    [(sequence, event) for sequence, event in stretch if isinstance(event, _PREVIEWS)]
+                )
+                self._sequences.append(pieces.sequences[-1])
+                self._events.append(whole)
+                if len(pieces.sequences) > 1:
+                    self._pieces[pieces.sequences[-1]] = pieces
         self._edition += 1
 
     def _locate(self, seen: int) -> int:
@@ -145,6 +145,16 @@ class _Pieces:
     def __init__(self) -> None:
         self.sequences = array("q")
         self.ends = array("q")
+
+
+def _join(stretch: list[tuple[int, TextPreview | ReasoningPreview]]) -> tuple[Event, _Pieces]:
+    """One preview with the text of all, the id of the newest and the offset of the oldest."""
+    pieces = _Pieces()
+    for sequence, event in stretch:
+        pieces.sequences.append(sequence)
+        pieces.ends.append(event.offset + len(event.text))
+    text = "".join(event.text for _, event in stretch)
+    return msgspec.structs.replace(stretch[-1][1], text=text, offset=stretch[0][1].offset), pieces
 
 
 class Follower:
