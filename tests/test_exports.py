@@ -18,7 +18,7 @@ CHOSEN = {
     "agentloop.limits": ["LoopLimits", "Timeouts"],
     "agentloop.providers": ["ChatCompletions", "Provider", "Recorder", "ReplayProvider"],
     "agentloop.results": ["RunResult"],
-    "agentloop.runtime": ["Run", "RunInput", "Runtime"],
+    "agentloop.runtime": ["Run", "RunInput", "RunOptions", "Runtime"],
     "agentloop.sinks": ["FanOut", "JsonLinesSink", "Observer", "QueueSink", "Sink"],
     "agentloop.tools": ["Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"],
     "agentloop.wire": ["Dialect"],

@@ -33,7 +33,7 @@ from .turn import Slot, Turn
 
 __all__ = ["Book"]
 
-ORIGIN_DOMAIN = "agentloop/origin/v1"
+_ORIGIN_DOMAIN = "agentloop/origin/v1"
 
 _ANSWERS = frozenset({"done", "failed", "unknown"})
 """States in which an execution that was claimed may answer."""
@@ -95,7 +95,7 @@ class Book(State):
         opened = OriginOpened(
             run_id=run_id,
             origin_id=origin_id,
-            digest=digest_bytes(ORIGIN_DOMAIN, basis),
+            digest=digest_bytes(_ORIGIN_DOMAIN, basis),
             conversation=conversation,
             continues=continues,
             messages=messages,

@@ -22,7 +22,7 @@ from .turn import Conversation, Entry, Turn
 
 __all__ = ["State"]
 
-EXCHANGE_DOMAIN: Final = "agentloop/exchange/v1"
+_EXCHANGE_DOMAIN: Final = "agentloop/exchange/v1"
 
 
 class State:
@@ -229,7 +229,7 @@ class State:
         feedback = tuple(slot.feedback for slot in entry.slots if slot.feedback is not None)
         entry.exchange = ModelExchange(reply=entry.reply, feedback=feedback)
         turn.exchanges.append(entry.exchange)
-        digest = chain(EXCHANGE_DOMAIN, turn.digests[-1], entry.encoded, *(slot.encoded for slot in entry.slots))
+        digest = chain(_EXCHANGE_DOMAIN, turn.digests[-1], entry.encoded, *(slot.encoded for slot in entry.slots))
         entry.encoded = b""  # the digest covers it now, and the feedback
         for slot in entry.slots:
             slot.encoded = b""
