@@ -1,7 +1,4 @@
-"""Framing: bytes to server-sent events, beside splitting lines and nothing else.
-
-The quick reader takes what nearly every chat server sends; the line reader takes everything else.
-"""
+"""Framing: bytes to server-sent events, beside splitting lines and nothing else."""
 
 from __future__ import annotations
 
@@ -20,35 +17,24 @@ def measure(settings: Settings) -> list[Row]:
     events = text_events(50 if settings.smoke else 2_000)
     crlf = [event.replace(b"\n", b"\r\n") for event in events]
     cases = {
-        "quick, 16 KiB reads": (_quick, blocks(events), b"\n"),
-        "quick, one event a read": (_quick, events, b"\n"),
-        "lines, 16 KiB reads": (_decode, blocks(events), b"\n"),
-        "lines, CRLF": (_decode, blocks(crlf), b"\r\n"),
+        "16 KiB reads": (blocks(events), b"\n"),
+        "one event a read": (events, b"\n"),
+        "16 KiB reads, CRLF": (blocks(crlf), b"\r\n"),
     }
     rows = []
-    for name, (decode, chunks, line_end) in cases.items():
-        assert decode(chunks) == _split(chunks, line_end) == len(events)
+    for name, (chunks, line_end) in cases.items():
+        assert _decode(chunks) == _split(chunks, line_end) == len(events)
         row = compare(
             "sse",
             name,
             unit="us/event",
             scale=1e6 / len(events),
-            ours=partial(decode, chunks),
+            ours=partial(_decode, chunks),
             floor=partial(_split, chunks, line_end),
             settings=settings,
         )
         rows.append(row)
     return rows
-
-
-def _quick(chunks: list[bytes]) -> int:
-    decoder, events = SSEDecoder(), 0
-    for chunk in chunks:
-        pieces = decoder.plain(chunk)
-        assert pieces is not None
-        decoder.passed(len(pieces))
-        events += len(pieces)
-    return events
 
 
 def _decode(chunks: list[bytes]) -> int:
