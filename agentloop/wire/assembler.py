@@ -4,10 +4,11 @@ Sans-IO: no socket, task, clock or logger. A driver feeds what it read and shows
 back; when `ReplyAssembler.done` is set, or the body ended, it calls `finish`. Whatever breaks a rule
 raises `StreamRefused` at once, with the event and the byte, and nothing of the stream becomes a reply.
 
-Each event goes one of two ways. `_read_block` decodes it as a plain delta (`chunks.decode_plain`): a
-few checks an event, everything else once a read. What does not decode as one, and everything after
-the finish, goes through `_event`, where the rules are written out in the order in which they are judged:
-JSON, error, identity, shape, choice, delta, calls, finish, usage.
+The rules are in `draft`; here is how events get to them at little cost. The quickest way that can take an
+event does: a `Stencil` (the chunk is like the last one but for its text), `decode_plain` (a plain
+delta, decoded at C speed), `Draft.judge` (anything). Each way hands on what it cannot take, and no way takes
+what a slower one would refuse. Counting, joining and size checks are done once a read; the place of a
+refusal is worked out when there is one.
 """
 
 from __future__ import annotations
@@ -16,39 +17,19 @@ from collections.abc import Iterator
 from operator import length_hint
 from typing import Final, NoReturn
 
-import msgspec
-
 from ..errors import StreamRefused
 from ..limits import EVENT_BYTES, RESPONSE_BYTES
-from ..messages.parts import Termination, Text, ToolCall
 from ..messages.reply import ModelReply
-from .calls import OpenCall, OpenCalls
-from .chunks import (
-    UNDECODABLE,
-    CallPiece,
-    ChoicePiece,
-    PlainChunk,
-    PlainDelta,
-    decode_plain,
-    find_error,
-    read_choices,
-    read_identity,
-    read_json,
-    vendor_fault,
-)
-from .deltas import CallDelta, Delta, ReasoningDelta, TextDelta
+from .deltas import CallDelta, Delta, TextDelta
 from .dialect import Dialect
+from .draft import DONE, Draft
 from .fault import Fault
-from .identity import Identity
-from .native import NativeParts, details_text, parts_thinking
+from .plain import UNDECODABLE, PlainChunk, decode_plain
 from .presets import OPENAI
 from .sse import SSEDecoder
-from .surrogates import Halves
-from .usage import UsageReport
 
 __all__ = ["ReplyAssembler"]
 
-_DONE: Final = b"[DONE]"
 _FRAME: Final = len(b"data: ") + len(b"\n\n")
 
 
@@ -73,35 +54,16 @@ class ReplyAssembler:
         self.dialect = dialect
         self.done = False
         self._sse = SSEDecoder(max_event_bytes=max_event_bytes, max_response_bytes=max_response_bytes)
-        self._max_reply_bytes = max_reply_bytes
-        # no reply is larger than its body, so up to here nothing has to be measured
+        self._draft = Draft(dialect, max_reply_bytes=max_reply_bytes)
+        self._ready = False  # the next byte begins an event, which may be a plain delta
+        # No reply is larger than its body: up to here nothing has to be measured.
         self._quick_bytes = max_response_bytes if max_reply_bytes is None else min(max_response_bytes, max_reply_bytes)
-        self._identity = Identity(dialect)
-        self._last_id: str | None = None  # as in the last chunk: an equal one needs no check
-        self._last_model: str | None = None
-        self._halves = Halves()
-        self._calls = OpenCalls(dialect, self._halves)
-        self._usage = UsageReport(dialect)
-        self._native = NativeParts()
-        self._quick = False  # the next event may be a plain delta; not before the first chunk
-        self._ready = False  # and the next byte begins an event
-        self._finished = False
-        self._finish: str | None = None
-        self._text: list[str] = []  # body text, one string a read
-        self._text_chars = 0
-        self._text_at: int | None = None  # number of calls that began before the text
-        self._reasoning_chars = 0
-        self._new_text: list[str] = []  # of this read
-        self._new_reasoning: list[str] = []
-        self._touched: dict[int, OpenCall] = {}  # the calls of this read, by position
-        self._silent = 0  # events without data
-        self._reply: ModelReply | None = None
         self._refusal: StreamRefused | None = None
 
     @property
     def progress(self) -> int:
         """Events so far that carried data: what the idle clock watches. Comments are none."""
-        return self._sse.dispatched - self._silent
+        return self._sse.dispatched - self._draft.silent
 
     @property
     def events(self) -> int:
@@ -119,28 +81,18 @@ class ReplyAssembler:
         Raises:
             StreamRefused: any code of the table; the same again when fed once more.
         """
-        # One plain event and nothing else, as a server sends it that writes each token at once.
-        if self._ready and (decoded := self._decode_one(chunk)) is not None:
-            delta = decoded.choices[0].delta
-            text = delta.content
-            if text and not (delta.tool_calls or delta.reasoning_content or delta.reasoning):
-                offset = self._text_chars
-                self._text_chars = offset + len(text)
-                self._text.append(text)
-                return [TextDelta(text, offset)]
-            self._take_plain(delta)
-            return self._show()
+        if self._ready and (deltas := self._feed_one(chunk)) is not None:
+            return deltas
         if self._refusal is not None:
             raise self._refusal
         if self.done:
             return []
-        pieces = self._sse.plain(chunk)
-        if pieces is None:
+        block = self._sse.peek(chunk)
+        if block is None or (block and not self._read_block(chunk, block)):
             self._read_lines(chunk)
-        elif pieces:
-            self._read_block(pieces)
-        self._ready = self._quick and self._sse.is_idle
-        return self._show()
+        self.done = self._draft.reply is not None
+        self._ready = self._draft.quick and self._sse.is_idle
+        return self._draft.show()
 
     def finish(self) -> ModelReply:
         """The reply. Call it when `done`, or when the body has ended.
@@ -150,335 +102,202 @@ class ReplyAssembler:
         """
         if self._refusal is not None:
             raise self._refusal
-        if self._reply is None:
-            self._ready = False
-            try:
-                self._sse.end()
-            except Fault as fault:
-                self._refuse(fault, self._sse.dispatched, self._sse.started)
-            try:
-                return self._end()
-            except Fault as fault:
-                self._refuse(fault, self._sse.dispatched, self._sse.bytes_seen)
-        return self._reply
+        reply = self._draft.reply
+        return self._end() if reply is None else reply
 
     def refusal(self, code: str, expected: str, got: str) -> StreamRefused:
         """The refusal for what only the driver sees (a clock, a reset), at the present position."""
         return Fault(code, expected, got).at(self._sse.dispatched, self._sse.bytes_seen, dialect=self.dialect.name)
 
-    # reading
+    def _feed_one(self, chunk: bytes) -> list[Delta] | None:
+        """`feed` for one plain event that begins and ends with its read; None takes nothing.
 
-    def _decode_one(self, chunk: bytes) -> PlainChunk | None:
-        """The chunk's only event, when it is plain and nothing of it needs the rules; None takes nothing.
-
-        Everything is done in here that costs anything: this runs once for each token of a live stream.
+        Servers that write each token at once send nothing else, so this runs once for each token and calls
+        as little as it can.
         """
-        line, _, rest = chunk.partition(b"\n")
-        if rest != b"\n" or line[:6] != b"data: " or 13 in line:
+        sse, draft, size = self._sse, self._draft, len(chunk)
+        seen = sse.bytes_seen + size
+        if seen > self._quick_bytes or size > sse.max_event_bytes:
             return None
-        sse = self._sse
-        seen = sse.bytes_seen + len(chunk)
-        if seen > self._quick_bytes or len(line) > sse.max_event_bytes:
+        stencil = draft.stencils.current
+        if stencil is not None and (text := stencil.read_one(chunk)) is not None:
+            sse.bytes_seen = seen
+            sse.dispatched += 1
+            if stencil.field != "content" or not text:
+                draft.take_texts(stencil.field, [text])
+                return draft.show()
+            offset = draft.text_chars
+            draft.text_chars = offset + len(text)
+            draft.text.append(text)
+            return [TextDelta(text, offset)]
+        if size < _FRAME or chunk[-1] != 10 or chunk[-2] != 10 or chunk[:6] != b"data: ":
+            return None
+        data = chunk[6:-2]
+        if 10 in data or 13 in data:
             return None
         try:
-            if not line.isascii():
-                line.decode()
-            decoded = decode_plain(line[6:])
+            if not data.isascii():
+                data.decode()
+            decoded = decode_plain(data)
         except UNDECODABLE:
             return None
-        if decoded.id != self._last_id or decoded.model != self._last_model:
+        if decoded.id != draft.last_id or decoded.model != draft.last_model:
             return None
+        delta = decoded.choices[0].delta
+        if pieces := delta.tool_calls:
+            piece = pieces[0]
+            if len(pieces) > 1 or piece.index >= draft.plain_calls or piece.id or piece.function.name:
+                return None
+            if delta.content or delta.reasoning_content or delta.reasoning:
+                return None
+            call, arguments = draft.calls.calls[piece.index], piece.function.arguments
+            call.pieces.append(arguments)
+            call.shown += 1
+            draft.calls.chars += len(arguments)
+            sse.bytes_seen = seen
+            sse.dispatched += 1
+            return [CallDelta(call.position, call.id, call.name, arguments)]
+        draft.take_plain(delta)
         sse.bytes_seen = seen
         sse.dispatched += 1
-        return decoded
+        draft.stencils.missed(data, decoded)
+        return draft.show()
 
-    def _read_block(self, pieces: list[bytes]) -> None:
+    def _read_block(self, chunk: bytes, block: bytes) -> bool:
+        """Read whole events quickly; False takes nothing."""
+        sse, draft = self._sse, self._draft
+        quick = sse.bytes_seen + len(chunk) <= self._quick_bytes
+        stencil = draft.stencils.current
+        if stencil is not None and draft.quick and quick and len(block) <= sse.max_event_bytes:
+            texts = stencil.read_block(block)
+            if texts is not None:
+                sse.take(chunk, block)
+                sse.passed(stencil.events)
+                draft.take_texts(stencil.field, texts)
+                return True
+        pieces = sse.split(block)
+        if pieces is None:
+            return False
+        sse.take(chunk, block)
         walk = iter(pieces)
         try:
-            if self._sse.bytes_seen <= self._quick_bytes:
+            if quick:
                 self._walk(walk)
             else:
                 self._walk_measured(walk)
         except Fault as fault:
             at = len(pieces) - length_hint(walk) - 1
-            byte = self._sse.started + sum(map(len, pieces[:at])) + _FRAME * at
-            self._refuse(fault, self._sse.dispatched + at, byte)
-        self._sse.passed(len(pieces) - length_hint(walk))
+            byte = sse.started + sum(map(len, pieces[:at])) + _FRAME * at
+            self._refuse(fault, sse.dispatched + at, byte)
+        sse.passed(len(pieces) - length_hint(walk))
+        return True
 
     def _read_lines(self, chunk: bytes) -> None:
+        """Read anything, line by line."""
         try:
             for event in self._sse.events(chunk):
                 if event.name:
-                    self._event(event.data, event.name)
+                    self._draft.judge(event.data, event.name)
                 elif self._sse.bytes_seen <= self._quick_bytes:
                     self._walk(iter((event.data,)))
                 else:
                     self._walk_measured(iter((event.data,)))
-                if self.done:
+                if self._draft.reply is not None:
                     return
         except Fault as fault:
             self._refuse(fault, self._sse.dispatched, self._sse.started)
 
     def _walk(self, walk: Iterator[bytes]) -> None:
         """Read events until ``[DONE]``; when it raises, the one at fault is the last one taken from ``walk``."""
-        if self._quick:
+        draft = self._draft
+        if draft.quick:
             self._glide(walk)
-        if self.done:
-            return
         for data in walk:
-            self._event(data, "")
-            if self._quick:
+            draft.judge(data, "")
+            if draft.quick:
                 self._glide(walk)
-            if self.done:
+            if draft.reply is not None:
                 return
 
     def _walk_measured(self, walk: Iterator[bytes]) -> None:
         """`_walk` for a body that is larger than its reply may be: the reply is measured after each event."""
-        size = self._text_chars + self._reasoning_chars
-        size += sum(map(len, self._new_text)) + sum(map(len, self._new_reasoning))
+        draft = self._draft
+        new_text, new_reasoning = draft.new_text, draft.new_reasoning
+        size = draft.shown_chars() + sum(map(len, new_text)) + sum(map(len, new_reasoning))
         for data in walk:
-            texts, thoughts = len(self._new_text), len(self._new_reasoning)
+            texts, thoughts = len(new_text), len(new_reasoning)
             self._walk(iter((data,)))
-            if self.done:
+            if draft.reply is not None:
                 return
-            size += sum(map(len, self._new_text[texts:])) + sum(map(len, self._new_reasoning[thoughts:]))
-            self._check_size(size + self._calls.chars)
+            size += sum(map(len, new_text[texts:])) + sum(map(len, new_reasoning[thoughts:]))
+            draft.check_chars(size)
 
     def _glide(self, walk: Iterator[bytes]) -> None:
         """Read plain deltas, and what lies between them, until something ends that: a finish, half a character."""
-        last_id, last_model = self._last_id, self._last_model
-        add_text = self._new_text.append
+        draft = self._draft
+        last_id, last_model = draft.last_id, draft.last_model
+        add_text, calls, touched = draft.new_text.append, draft.calls.calls, draft.touched
+        chars = 0
+        chunk: PlainChunk | None = None
         for data in walk:
             try:
                 chunk = decode_plain(data)
             except UNDECODABLE:
-                self._event(data, "")
-                if not self._quick:
-                    return
-                last_id, last_model = self._last_id, self._last_model
+                chunk = None
+                draft.judge(data, "")
+                if not draft.quick:
+                    break
+                last_id, last_model = draft.last_id, draft.last_model
                 continue
             if chunk.id != last_id or chunk.model != last_model:
-                self._check_identity(chunk.id, chunk.model)
+                draft.check_identity(chunk.id, chunk.model)
                 last_id, last_model = chunk.id, chunk.model
             delta = chunk.choices[0].delta
-            if delta.content and not (delta.tool_calls or delta.reasoning_content or delta.reasoning):
-                add_text(delta.content)
-            else:
-                self._take_plain(delta)
-
-    def _take_plain(self, delta: PlainDelta) -> None:
-        if delta.content:
-            self._new_text.append(delta.content)
-        if delta.tool_calls:
-            opened, calls = self._calls, self._calls.calls
-            for piece in delta.tool_calls:
-                function = piece.function
-                if opened.plain and piece.index < len(calls) and not piece.id and function and not function.name:
-                    if function.arguments:
-                        self._touched[piece.index] = call = calls[piece.index]
-                        call.pieces.append(function.arguments)
-                        opened.chars += len(function.arguments)
-                else:
-                    name, arguments = (function.name, function.arguments) if function else ("", "")
-                    self._add_call(CallPiece(piece.index, piece.id or "", name or "", arguments or "", {}))
-        if delta.reasoning_content:
-            self._native.reasoning_content.append(delta.reasoning_content)
-            self._new_reasoning.append(delta.reasoning_content)
-        if delta.reasoning:
-            self._native.reasoning.append(delta.reasoning)
-            if not delta.reasoning_content:
-                self._new_reasoning.append(delta.reasoning)
-
-    def _event(self, data: bytes, name: str) -> None:
-        """Judge one event by all rules, in their order."""
-        if not data or data.isspace():
-            if name == "error":
-                raise vendor_fault(None)
-            self._silent += 1
-            return
-        if name != "error" and data.strip() == _DONE:
-            self._complete()
-            return
-        split = self.dialect.surrogates_split
-        if name == "error":
-            raise _error_event(data)
-        chunk = read_json(data, split_surrogates=split)
-        find_error(chunk)
-        id_, model = read_identity(chunk)
-        self._check_identity(id_, model)
-        usage = chunk.get("usage")
-        if usage is None and self.dialect.usage_in_x_groq:
-            x_groq = chunk.get("x_groq")
-            usage = x_groq.get("usage") if type(x_groq) is dict else None
-        for choice in read_choices(chunk, data, self.dialect):
-            self._choice(choice)
-            if usage is None and self.dialect.usage_in_choice:
-                usage = choice.usage
-        if usage is not None:
-            self._usage.add(usage, finished=self._finished)
-        self._quick = not self._finished and not self._halves.held
-
-    def _check_identity(self, id_: str | None, model: str | None) -> None:
-        self._identity.check(id_ or "", model or "")
-        self._last_id, self._last_model = id_, model
-
-    # one choice
-
-    def _choice(self, choice: ChoicePiece) -> None:
-        if self._finished and not choice.is_empty:
-            self._check_late(choice)
-        take = self._halves.take
-        content = take("content", choice.content)
-        if content:
-            self._new_text.append(content)
-        if choice.parts:
-            self._native.add_parts(choice.parts)
-        elif content:
-            self._native.add_text(content)
-        for call in choice.calls:
-            self._add_call(call)
-        shown = ""
-        if choice.reasoning:
-            shown = take("reasoning", choice.reasoning)
-            self._native.reasoning.append(shown)
-        if choice.reasoning_content:
-            shown = take("reasoning_content", choice.reasoning_content)
-            self._native.reasoning_content.append(shown)
-        if not choice.reasoning and not choice.reasoning_content:
-            shown = take("thinking", parts_thinking(choice.parts) or details_text(choice.details))
-        if shown:
-            self._new_reasoning.append(shown)
-        self._native.refusal.append(take("refusal", choice.refusal))
-        self._native.add(choice.details, choice.extras)
-        if choice.finish is not None:
-            self._take_finish(choice.finish)
-
-    def _check_late(self, choice: ChoicePiece) -> None:
-        calls = any(call.id or call.name or call.arguments for call in choice.calls)
-        other = choice.content or choice.parts or choice.reasoning or choice.reasoning_content or choice.refusal
-        if calls and not self.dialect.calls_after_finish:
-            raise Fault("after_terminal", "no delta after the finish", "a piece of a call")
-        if (other or choice.details or not calls) and not self.dialect.delta_after_finish:
-            raise Fault("after_terminal", "no delta after the finish", "a delta that is not empty")
-
-    def _add_call(self, piece: CallPiece) -> None:
-        before = len(self._calls.calls)
-        call = self._calls.add(piece)
-        self._touched[call.position] = call
-        if len(self._calls.calls) > before and self._text_at is None and (self._new_text or self._text):
-            self._text_at = before
-
-    def _take_finish(self, word: str) -> None:
-        if self._finished:
-            if self.dialect.finish_first or (self.dialect.finish_repeated and word == self._finish):
-                return
-            raise Fault("duplicate_terminal", "one finish", f"a second one, {_word(word)}")
-        self._finished, self._finish = True, word
-        self._usage.finish()
-        if self._halves.held:
-            raise Fault("invalid_json", "surrogates in pairs", "half a surrogate pair before the finish")
-        if not self.dialect.calls_after_finish:
-            self._settle_calls()
-
-    def _settle_calls(self) -> list[tuple[int, ToolCall]]:
-        calls = self._calls.settle()
-        if self._finish == "tool_calls" and not calls:
-            raise Fault("terminal_conflict", "a call before the finish tool_calls", "none")
-        return calls
-
-    # the end
+            text, pieces = delta.content, delta.tool_calls
+            if delta.reasoning_content or delta.reasoning:
+                draft.take_plain(delta)
+            elif text and not pieces:
+                add_text(text)
+            elif pieces and not text:
+                for piece in pieces:
+                    if piece.index < draft.plain_calls and not (piece.id or piece.function.name):
+                        touched[piece.index] = call = calls[piece.index]
+                        arguments = piece.function.arguments
+                        call.pieces.append(arguments)
+                        chars += len(arguments)
+                    else:
+                        draft.add_plain_call(piece)
+            elif text or pieces:
+                draft.take_plain(delta)
+        draft.calls.chars += chars
+        if chunk is not None:
+            draft.stencils.missed(data, chunk)
 
     def _end(self) -> ModelReply:
         """The body ended without a ``[DONE]`` that a blank line ends."""
-        pending = self._sse.pending
-        is_done = pending is not None and not pending.name and pending.data.strip() == _DONE
-        if is_done and (self.dialect.done_unended or (self.dialect.done_absent and self._finished)):
-            return self._complete()
-        if not self._finished:
-            raise Fault("truncated", "a finish and [DONE]", "the end of the body")
-        if self.dialect.done_absent and not self._sse.is_cut:
-            return self._complete()
-        raise Fault("missing_done", "[DONE] and a blank line", "the end of the body after the finish")
-
-    def _complete(self) -> ModelReply:
-        """The end is there; whatever a reply needs must be too."""
-        if not self._finished:
-            self._infer_finish()
-        if self._halves.held:
-            raise Fault("invalid_json", "surrogates in pairs", "half a surrogate pair before the end")
-        usage = self._usage.settle()
-        calls = self._settle_calls()
-        reply = ModelReply(
-            id=self._identity.id,
-            model=self._identity.model,
-            output=self._output(calls),
-            termination=Termination.of(self._finish),
-            usage=usage,
-            native=self._native.build(self._calls.calls),
-        )
-        if self._max_reply_bytes is not None:
-            self._check_size(len(msgspec.json.encode(reply)))
-        self._reply = reply
+        sse, draft, dialect = self._sse, self._draft, self.dialect
+        self._ready = False
+        try:
+            sse.end()
+        except Fault as fault:
+            self._refuse(fault, sse.dispatched, sse.started)
+        pending = sse.pending
+        is_done = pending is not None and not pending.name and pending.data.strip() == DONE
+        try:
+            if is_done and (dialect.done_unended or (dialect.done_absent and draft.finished)):
+                draft.complete()
+            elif not draft.finished:
+                raise Fault("truncated", "a finish and [DONE]", "the end of the body")
+            elif dialect.done_absent and not sse.is_cut:
+                draft.complete()
+            if draft.reply is None:
+                raise Fault("missing_done", "[DONE] and a blank line", "the end of the body after the finish")
+        except Fault as fault:
+            self._refuse(fault, sse.dispatched, sse.bytes_seen)
         self.done = True
-        self._quick = self._ready = False
-        return reply
-
-    def _infer_finish(self) -> None:
-        if not (self.dialect.finish_inferred and self._calls.calls and self._calls.are_json()):
-            raise Fault("missing_terminal", "a finish before [DONE]", "none")
-
-    def _output(self, calls: list[tuple[int, ToolCall]]) -> tuple[Text | ToolCall, ...]:
-        """Text and calls in the order in which they began; all text is one item."""
-        output: list[Text | ToolCall] = [call for _, call in calls]
-        text = "".join(self._text) + "".join(self._new_text)
-        if text:
-            at = self._text_at
-            before = len(output) if at is None else sum(position < at for position, _ in calls)
-            output.insert(before, Text(text=text))
-        return tuple(output)
-
-    def _check_size(self, size: int) -> None:
-        allowed = self._max_reply_bytes
-        if allowed is not None and size > allowed:
-            expected = f"at most {allowed} bytes (max_reply_bytes)"
-            raise Fault("oversized", expected, f"at least {size}", limit="max_reply_bytes", allowed=allowed)
-
-    # what a read shows
-
-    def _show(self) -> list[Delta]:
-        deltas: list[Delta] = []
-        if self._new_reasoning:
-            text = "".join(self._new_reasoning)
-            self._new_reasoning.clear()
-            deltas.append(ReasoningDelta(text, self._reasoning_chars))
-            self._reasoning_chars += len(text)
-        if self._new_text:
-            text = "".join(self._new_text)
-            self._new_text.clear()
-            self._text.append(text)
-            deltas.append(TextDelta(text, self._text_chars))
-            self._text_chars += len(text)
-        if self._touched:
-            for position, call in self._touched.items():
-                deltas.append(CallDelta(position, call.id, call.name, call.take_new()))
-            self._touched.clear()
-        return deltas
+        return draft.reply
 
     def _refuse(self, fault: Fault, event: int, byte: int) -> NoReturn:
         self._ready = False
         self._refusal = fault.at(event, byte, dialect=self.dialect.name)
         raise self._refusal from None
-
-
-def _word(word: str) -> str:
-    """A finish word for a message: short, and quoted."""
-    return repr(word if len(word) <= 24 else word[:24] + "…")
-
-
-def _error_event(data: bytes) -> Fault:
-    """The refusal for an ``event: error``, whose data may be an error, hold one, or be plain text."""
-    try:
-        value = read_json(data, split_surrogates=True)
-    except Fault:
-        return vendor_fault(data.decode())
-    return vendor_fault(value.get("error") or value)

@@ -57,8 +57,7 @@ class OpenCalls:
     Attributes:
         calls: as they stand; `settle` gives the finished ones.
         chars: characters of all arguments.
-        plain: whether a piece with an index below ``len(calls)``, without id and name, can be
-            appended to ``calls[index]`` as it is.
+        is_plain: whether an index is a position in ``calls``, and a piece without id and name only text to append.
     """
 
     def __init__(self, dialect: Dialect, halves: Halves) -> None:
@@ -66,11 +65,12 @@ class OpenCalls:
         self._halves = halves
         self.calls: list[OpenCall] = []
         self.chars = 0
-        self.plain = not (dialect.index_base or dialect.index_shared or dialect.index_absent)
-        self.plain = self.plain and not (dialect.arguments_placeholder or dialect.arguments_object)
+        self.is_plain = not (dialect.index_base or dialect.index_shared or dialect.index_absent)
+        self.is_plain = self.is_plain and not (dialect.arguments_placeholder or dialect.arguments_object)
         self._by_index: dict[int, OpenCall] = {}
         self._by_id: dict[str, OpenCall] = {}  # the first call with that id
         self._next = 0
+        self._settled: list[tuple[int, ToolCall]] | None = None
 
     def add(self, piece: CallPiece) -> OpenCall:
         """Take one piece; return the call it belongs to.
@@ -78,6 +78,7 @@ class OpenCalls:
         Raises:
             Fault: one of the codes about calls in the table.
         """
+        self._settled = None
         call = self._find(piece)
         if call is None:
             call = self._open(piece)
@@ -171,8 +172,8 @@ class OpenCalls:
             self.chars += len(arguments)
 
     def are_json(self) -> bool:
-        """Whether every call's arguments are one JSON object."""
-        return all(_is_object(call.arguments) for call in self.calls)
+        """Whether there are calls, and every one's arguments are one JSON object."""
+        return bool(self.calls) and all(_is_object(call.arguments) for call in self.calls)
 
     def settle(self) -> list[tuple[int, ToolCall]]:
         """The finished calls, each with the position of its first piece, in order.
@@ -180,6 +181,8 @@ class OpenCalls:
         Raises:
             Fault: ``missing_call_id``, ``missing_call_name`` or ``duplicate_call_id``.
         """
+        if self._settled is not None:
+            return self._settled
         settled: list[tuple[int, ToolCall]] = []
         taken = {call.id for call in self.calls}
         seen: dict[str, ToolCall] = {}
@@ -202,6 +205,7 @@ class OpenCalls:
             made = ToolCall(id=id_, name=call.name, arguments=JsonText(text=arguments))
             settled.append((call.position, made))
             seen.setdefault(call.id, made)
+        self._settled = settled
         return settled
 
 

@@ -1,19 +1,13 @@
-"""The chunks of a Chat Completions stream: a quick reader for plain deltas, a patient one for the rest.
+"""The chunks of a Chat Completions stream, read by the rules: every shape checked, every path named.
 
-`decode_plain` decodes, at C speed, a chunk that holds exactly one choice with index 0 and nothing
-in it but text, reasoning text or pieces of calls. Its types leave room for nothing else: a finish
-word, a usage, an error, a second choice, an unknown field inside a call all fail to decode. What
-fails is read again by `read_json` and the functions below it, which know every rule and every
-allowance and name the path of what is wrong.
-
-Vendor chunks tolerate unknown fields; where a key comes twice the last one counts, which is the
-vendor's affair.
+`plain` reads the chunks that need none of this, which are nearly all. Vendor chunks tolerate unknown
+fields; where a key comes twice the last one counts, which is the vendor's affair.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -23,73 +17,17 @@ from .fault import Fault, kind_of
 __all__ = [
     "CallPiece",
     "ChoicePiece",
-    "PlainChunk",
-    "PlainDelta",
-    "UNDECODABLE",
-    "decode_plain",
+    "error_event",
     "find_error",
     "read_choices",
     "read_identity",
     "read_json",
     "thinking_text",
-    "vendor_fault",
 ]
 
 SHORT: Final = 300  # characters of a vendor's error message that are kept
 
 
-class _PlainFunction(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _PlainCall(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """Closed: fields that we do not know may have to be sent back, so they must not be skipped."""
-
-    index: Annotated[int, msgspec.Meta(ge=0)]
-    id: str | None = None
-    type: Literal["function", ""] | None = None
-    function: _PlainFunction | None = None
-
-
-class PlainDelta(msgspec.Struct, gc=False):
-    """Text, reasoning text or pieces of calls."""
-
-    content: str | None = None
-    tool_calls: list[_PlainCall] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    reasoning_details: tuple[()] | None = None
-    refusal: Literal[""] | None = None
-    function_call: None = None
-    thinking_blocks: None = None
-    extra_content: None = None
-    error: None = None
-
-
-class _PlainChoice(msgspec.Struct, gc=False):
-    delta: PlainDelta
-    index: Literal[0]
-    finish_reason: None = None
-    usage: None = None
-    error: None = None
-
-
-class PlainChunk(msgspec.Struct, gc=False):
-    """A chunk with one plain delta; ``id`` and ``model`` are as they came."""
-
-    choices: tuple[_PlainChoice]
-    id: str | None = None
-    model: str | None = None
-    usage: None = None
-    x_groq: None = None
-    error: None = None
-
-
-UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What `decode_plain` raises when a chunk is anything else, or not JSON, or not UTF-8."""
-
-decode_plain: Final = msgspec.json.Decoder(PlainChunk).decode
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -132,17 +70,20 @@ class ChoicePiece(msgspec.Struct):
     usage: Any
 
     @property
+    def has_calls(self) -> bool:
+        """Whether it brings anything of a call."""
+        return any(call.id or call.name or call.arguments or call.extras for call in self.calls)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it brings anything of a reply that is not a call."""
+        texts = self.content or self.reasoning_content or self.reasoning or self.refusal
+        return bool(texts or self.parts or self.details)
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing of a reply is in it (a finish word or a usage may be)."""
-        return not (
-            self.content
-            or self.parts
-            or self.reasoning_content
-            or self.reasoning
-            or self.details
-            or self.refusal
-            or any(call.id or call.name or call.arguments or call.extras for call in self.calls)
-        )
+        return not (self.has_text or self.has_calls)
 
 
 def read_json(data: bytes, *, split_surrogates: bool) -> dict[str, Any]:
@@ -205,6 +146,15 @@ def find_error(chunk: dict[str, Any]) -> None:
             for owner in (choice, delta if type(delta) is dict else {}):
                 if owner.get("error") is not None:
                     raise vendor_fault(owner["error"])
+
+
+def error_event(data: bytes) -> Fault:
+    """The refusal for an ``event: error``, whose data may hold an error, be one, be plain text or be missing."""
+    try:
+        value = read_json(data, split_surrogates=True)
+    except Fault:
+        return vendor_fault(data.decode())
+    return vendor_fault(value.get("error") or value)
 
 
 def vendor_fault(error: object) -> Fault:

@@ -5,10 +5,10 @@ deliberate differences. A line whose field name is none of the four is refused, 
 drops it and the text in it. Invalid UTF-8 is refused, where the standard puts U+FFFD. A bare
 ``event: error`` without data is an event here, so that nobody overlooks it.
 
-Two readers share one position. `SSEDecoder.plain` takes what nearly every chat server sends, one
-``data: `` line and a blank line an event, with a handful of C calls a block; it declines anything
-else and consumes nothing. `SSEDecoder.events` reads line by line, takes everything, and gives the
-stream back to the quick reader at the next event border. What they return never depends on where
+Two readers share one position. `SSEDecoder.peek`, `split` and `take` read what nearly every chat server
+sends, one ``data: `` line and a blank line an event, with a handful of C calls a block; they decline
+anything else and consume nothing. `SSEDecoder.events` reads line by line, takes everything, and gives
+the stream back to the quick reader at the next event border. What they return never depends on where
 the bytes were cut, and each byte is searched at most twice.
 """
 
@@ -48,8 +48,8 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 class SSEDecoder:
     """Bytes in, events out; owns no socket, task, clock or logger.
 
-    Use one instance for one body, and only `feed` and `close`, unless quick reading is worth the
-    two calls (`plain`, then `events` when it declines). After a refusal it must not be fed again.
+    Use one instance for one body. `feed` and `close` are all that most callers need; the assembler
+    uses the two readers themselves. After a refusal it must not be fed again.
 
     Attributes:
         bytes_seen: bytes taken so far.
@@ -69,6 +69,7 @@ class SSEDecoder:
         self.is_cut = False
         self._tail: list[bytes] = []  # the quick reader's bytes after the last event border
         self._tail_size = 0
+        self._rest = b""  # between `peek` and `take`: what comes after the block
         self._at_border = True  # the line reader holds nothing: the quick one may go on
         self._partial: list[bytes] = []  # the line reader's bytes after the last line end
         self._partial_size = 0
@@ -103,12 +104,11 @@ class SSEDecoder:
             raise self._refused(fault) from None
         return []
 
-    def plain(self, chunk: bytes) -> list[bytes] | None:
-        """The data of the events that ``chunk`` completes, when each is one ``data: `` line.
+    def peek(self, chunk: bytes) -> bytes | None:
+        """The whole events that ``chunk`` completes, as one block, when it may be read quickly.
 
-        None when it is anything else: nothing was taken then, and `events` wants the same chunk.
-        The caller counts the events in ``dispatched``; `started` is left at the first event returned,
-        and ``data: `` and two line feeds lie around each, so that their places can be told later.
+        Empty when it completes none: ``chunk`` was taken then. Otherwise nothing is taken before
+        `take`. None when the block needs the line reader: then `events` wants the same chunk.
         """
         if not self._at_border or self._after_cr or 13 in chunk:
             return None
@@ -120,10 +120,13 @@ class SSEDecoder:
             if not self._tail or not (chunk.startswith(b"\n") and self._tail[-1].endswith(b"\n")):
                 return self._keep(chunk, seen)
             cut = 1
-        rest = chunk[cut:]
-        block = chunk[:cut]
-        if self._tail:
-            block = b"".join(self._tail) + block
+        self._rest = chunk[cut:]
+        if len(self._rest) > self.max_event_bytes:
+            return None
+        return b"".join([*self._tail, chunk[:cut]]) if self._tail else chunk[:cut]
+
+    def split(self, block: bytes) -> list[bytes] | None:
+        """The data of a block's events, when each is one ``data: `` line of valid UTF-8; else None."""
         if not block.startswith(b"data: "):
             return None
         pieces = block[6:-2].split(b"\n\ndata: ")
@@ -131,22 +134,26 @@ class SSEDecoder:
             return None
         if len(block) > self.max_event_bytes and max(map(len, pieces)) + 6 > self.max_event_bytes:
             return None
-        if len(rest) > self.max_event_bytes:
-            return None
         if not block.isascii():
             try:
                 block.decode()
             except UnicodeDecodeError:
                 return None
-        self._tail = [rest] if rest else []
-        self._tail_size = len(rest)
-        self.started = seen - len(rest) - len(block)
-        self.bytes_seen = seen
-        self._first_line = False
         return pieces
 
+    def take(self, chunk: bytes, block: bytes) -> None:
+        """Take ``chunk``, of which `peek` made ``block``; `started` is left at the block's first event.
+
+        The events are counted when they are done with, by `passed`.
+        """
+        self.bytes_seen += len(chunk)
+        self._tail = [self._rest] if self._rest else []
+        self._tail_size = len(self._rest)
+        self.started = self.bytes_seen - self._tail_size - len(block)
+        self._first_line = False
+
     def passed(self, count: int) -> None:
-        """``count`` events that `plain` returned are done with; the gathered one begins behind them."""
+        """``count`` events of the block that was taken are done with, and no more of it will be read."""
         self.dispatched += count
         self.started = self.bytes_seen - self._tail_size
 
@@ -200,7 +207,7 @@ class SSEDecoder:
         """Whether the next byte begins an event, with nothing before it still undecided."""
         return self._at_border and not self._tail and not self._after_cr
 
-    def _keep(self, chunk: bytes, seen: int) -> list[bytes] | None:
+    def _keep(self, chunk: bytes, seen: int) -> bytes | None:
         """No event ends in ``chunk``: hold it, unless the event may be too big already."""
         size = self._tail_size + len(chunk)
         if size > self.max_event_bytes:
@@ -209,7 +216,7 @@ class SSEDecoder:
             self._tail.append(chunk)
         self._tail_size = size
         self.bytes_seen = seen
-        return []
+        return b""
 
     def _lines(self, data: bytes, offset: int) -> Iterator[ServerSentEvent]:
         begin = 0
