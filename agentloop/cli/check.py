@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import stat
@@ -45,13 +46,14 @@ def run(args: argparse.Namespace) -> int:
     """Check every file; the exit status is described in the command's help."""
     if args.dialect != "auto" and args.dialect not in PRESETS:
         args.usage_error(f"--dialect: expected auto or one of {', '.join(PRESETS)}, got {args.dialect!r}")
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a file name may hold any byte
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name or a finish word may hold anything
     progress = _Progress(len(args.files))
     status = 0
     for name in args.files:
         progress.step()
         try:
-            verdict, suggestion = _check_file(name, args.dialect, args.cut)
+            verdict = _check_file(name, args.dialect, args.cut)
         except OSError as error:
             progress.clear()
             print(f"agentloop check: {_printable(name)}: {error.strerror or error}", file=sys.stderr)
@@ -59,12 +61,12 @@ def run(args: argparse.Namespace) -> int:
             continue
         if verdict.reply is None:
             status = max(status, 1)
-        print(_json_line(name, verdict, suggestion) if args.json else _readable(name, verdict, suggestion))
+        print(_json_line(name, verdict) if args.json else _readable(name, verdict))
     progress.clear()
     return status
 
 
-def _check_file(name: str, dialect: str, cut: int | None) -> tuple[Verdict, str | None]:
+def _check_file(name: str, dialect: str, cut: int | None) -> Verdict:
     """Check one file and, when it is refused, look for a preset that admits it.
 
     A regular file is read again for that. From anything else nothing is read past the refusal,
@@ -74,14 +76,18 @@ def _check_file(name: str, dialect: str, cut: int | None) -> tuple[Verdict, str 
         OSError: the file cannot be read.
     """
     if name == "-":
-        return _check_open(sys.stdin.buffer, dialect, cut), None
+        if sys.stdin is None:  # started with standard input closed
+            raise OSError("standard input is closed")
+        return _check_open(sys.stdin.buffer, dialect, cut)
     with open(name, "rb") as file:
         verdict = _check_open(file, dialect, cut)
         if verdict.reply is not None or dialect == "auto" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return verdict, None
+            return verdict
         file.seek(0)
         other = narrowest_verdict(_blocks(file, cut))
-        return verdict, other.dialect if other.reply is not None else None
+    if other.reply is not None and verdict.refusal is not None:
+        verdict.refusal.suggestion = other.dialect
+    return verdict
 
 
 def _check_open(file: BinaryIO, dialect: str, cut: int | None) -> Verdict:
@@ -103,7 +109,7 @@ def _blocks(file: BinaryIO, cut: int | None) -> Iterator[bytes]:
         yield block
 
 
-def _json_line(name: str, verdict: Verdict, suggestion: str | None) -> str:
+def _json_line(name: str, verdict: Verdict) -> str:
     """The stable form: ASCII, so that no terminal's or pipe's encoding can spoil it."""
     refusal = verdict.refusal
     return json.dumps(
@@ -115,7 +121,7 @@ def _json_line(name: str, verdict: Verdict, suggestion: str | None) -> str:
             "byte": None if refusal is None else refusal.byte,
             "message": None if refusal is None else str(refusal),
             "dialect": verdict.dialect,
-            "suggestion": suggestion,
+            "suggestion": None if refusal is None else refusal.suggestion,
             "reply": None if verdict.reply is None else _reply(verdict.reply),
         }
     )
@@ -140,10 +146,9 @@ def _reply(reply: ModelReply) -> dict[str, Any]:
     }
 
 
-def _readable(name: str, verdict: Verdict, suggestion: str | None) -> str:
+def _readable(name: str, verdict: Verdict) -> str:
     if verdict.reply is None:
-        hint = "" if suggestion is None else f"\n          dialect {suggestion} admits it"
-        return f"refused   {_printable(name)}\n          {verdict.refusal}{hint}"
+        return f"refused   {_printable(name)}\n          {verdict.refusal}"
     reply = verdict.reply
     calls = f", {len(reply.calls)} calls" if reply.calls else ""
     tokens = "no usage" if reply.usage is None else f"{reply.usage.total_tokens} tokens"
