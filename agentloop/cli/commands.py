@@ -21,6 +21,8 @@ COMMANDS: Final[dict[str, str]] = {
     "run": "run an agent of yours against an endpoint",
     "check": "admit recorded streams, or say why not",
     "bench": "measure the admission of recorded streams",
+    "replay": "serve recorded streams as a live endpoint",
+    "record": "record what a live endpoint answers",
 }
 """Name of a subcommand and of its module here, and what it is for."""
 

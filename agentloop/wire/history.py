@@ -19,7 +19,7 @@ from ..messages.parts import ImagePart, JsonText, Native, Termination, Text, Tex
 from ..messages.reply import ModelReply
 from ..messages.request import Message, SystemMessage, UserMessage
 
-__all__ = ["decode_messages"]
+__all__ = ["decode_messages", "read_messages"]
 
 _NATIVE: Final = ("reasoning_content", "reasoning", "reasoning_details", "refusal")
 _CALL: Final = frozenset({"id", "type", "function", "index"})
@@ -39,12 +39,21 @@ def decode_messages(data: bytes | str) -> tuple[Message, ...]:
     value = parse(data)
     if type(value) is dict and "messages" in value:
         value = value["messages"]
+    return read_messages(value)
+
+
+def read_messages(value: Any, path: str = "$") -> tuple[Message, ...]:
+    """The same for a value that was parsed before; ``path`` is where it stood.
+
+    Raises:
+        AdmissionError, HistoryError: as `decode_messages`.
+    """
     if type(value) is not list:
-        raise AdmissionError("$", f"expected an array of messages, got {type(value).__name__}")
+        raise AdmissionError(path, f"expected an array of messages, got {type(value).__name__}")
     messages: list[Message] = []
-    at = 0
+    root, at = path, 0
     while at < len(value):
-        path = f"$[{at}]"
+        path = f"{root}[{at}]"
         item = _object(value[at], path)
         role = item.get("role")
         at += 1
@@ -52,7 +61,7 @@ def decode_messages(data: bytes | str) -> tuple[Message, ...]:
             end = at
             while end < len(value) and type(value[end]) is dict and value[end].get("role") == "tool":
                 end += 1
-            messages.append(_exchange(item, path, value[at:end], at))
+            messages.append(_exchange(item, path, value[at:end], [f"{root}[{n}]" for n in range(at, end)]))
             at = end
         elif role == "tool":
             raise HistoryError("orphan_tool_result", path, "expected the assistant message that asks for it before it")
@@ -67,7 +76,7 @@ def decode_messages(data: bytes | str) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _exchange(item: dict[str, Any], path: str, results: list[Any], first: int) -> ModelExchange:
+def _exchange(item: dict[str, Any], path: str, results: list[Any], places: list[str]) -> ModelExchange:
     _only(item, path, "role", "content", "tool_calls", *_NATIVE)
     native = {name: item[name] for name in _NATIVE if item.get(name) is not None}
     raw_calls = item.get("tool_calls") or []
@@ -94,7 +103,7 @@ def _exchange(item: dict[str, Any], path: str, results: list[Any], first: int) -
         )
     except InputError as error:
         raise AdmissionError(f"{path}.tool_calls", str(error)) from error
-    return ModelExchange(reply=reply, feedback=_feedback(reply, path, results, first))
+    return ModelExchange(reply=reply, feedback=_feedback(reply, path, results, places))
 
 
 def _call(raw: Any, path: str) -> tuple[ToolCall, dict[str, Any]]:
@@ -113,11 +122,10 @@ def _call(raw: Any, path: str) -> tuple[ToolCall, dict[str, Any]]:
     return call, {name: value for name, value in item.items() if name not in _CALL and value is not None}
 
 
-def _feedback(reply: ModelReply, path: str, results: list[Any], first: int) -> tuple[ToolFeedback, ...]:
+def _feedback(reply: ModelReply, path: str, results: list[Any], places: list[str]) -> tuple[ToolFeedback, ...]:
     found: dict[str, ToolFeedback] = {}
     wanted = {call.id for call in reply.calls}
-    for at, item in enumerate(results, first):
-        where = f"$[{at}]"
+    for where, item in zip(places, results, strict=True):
         _only(item, where, "role", "content", "tool_call_id", "name")
         call_id = item.get("tool_call_id")
         if type(call_id) is not str or call_id not in wanted:

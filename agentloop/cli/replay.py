@@ -1,0 +1,72 @@
+"""`agentloop replay DIR`: recorded streams as a live endpoint on loopback."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from typing import Any, Final
+
+from ..errors import InputError
+from ..testing.replay_server import ReplayServer
+
+__all__ = ["add_parser", "run"]
+
+_PORT: Final = 8099
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command's arguments."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="serve recorded streams as a live endpoint",
+        description="Answers POST /v1/chat/completions with the .sse recordings in DIR: those of the model that is "
+        "asked for (or of that name), in the order of their names and around again; all of them for another model. "
+        "Runs until it is interrupted.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="a folder of .sse files, or one .sse file")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=_port, default=_PORT, help=f"0 takes a free one (default {_PORT})")
+    parser.add_argument(
+        "--pace", type=_seconds, default=0.0, metavar="SECONDS", help="between two writes of an answer (default 0)"
+    )
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted or terminated; 2 when there is nothing to serve or nowhere to listen."""
+    try:
+        server = ReplayServer(args.directory, host=args.host, port=args.port, pace=args.pace)
+        asyncio.run(_serve(server))
+    except (InputError, OSError) as error:
+        args.usage_error(str(error))  # exits with status 2
+        raise
+    return 0
+
+
+async def _serve(server: ReplayServer) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):  # Windows, where Ctrl-C interrupts by itself
+            loop.add_signal_handler(number, stop.set)
+    async with server:
+        print(f"serving {', '.join(server.models)}", file=sys.stderr)
+        print(server.url, flush=True)
+        await stop.wait()
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {number}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 3600:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0 to 3600, got {text}")
+    return number
