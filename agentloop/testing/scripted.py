@@ -170,7 +170,7 @@ class ScriptedProvider:
         self.requests: list[ModelRequest] = []
         self.attempts: list[str] = []
         self._script: deque[_Entry] = deque(script)
-        self._size, self._deltas, self._max_request_bytes = len(script), deltas, max_request_bytes
+        self._size, self._deltas, self.max_request_bytes = len(script), deltas, max_request_bytes
         self._given: list[ModelReply | None] = []  # the reply to each request, None where there was none
         self._open = 0
 
@@ -213,8 +213,8 @@ class ScriptedProvider:
 
     async def _begin(self, request: ModelRequest, attempt_id: str, max_reply_bytes: int | None) -> _ScriptedStream:
         weight = self.inspect_request(request).body_bytes
-        if weight > self._max_request_bytes:
-            raise LimitExceeded("max_request_bytes", self._max_request_bytes, weight)
+        if weight > self.max_request_bytes:
+            raise LimitExceeded("max_request_bytes", self.max_request_bytes, weight)
         require_model_request(request)
         self._check_exchanges(request)
         number = len(self.requests) + 1
@@ -281,15 +281,16 @@ class _Send:
     def __init__(self, owner: ScriptedProvider, request: ModelRequest, attempt_id: str, limit: int | None) -> None:
         self._owner, self._request, self._attempt_id, self._limit = owner, request, attempt_id, limit
         self._state: Literal["new", "entered", "open"] = "new"
+        self._stream: _ScriptedStream | None = None
 
     async def __aenter__(self) -> ModelStream:
         if self._state != "new":
             raise InputError("stream: expected to be entered once; one send is one request")
         self._state = "entered"
-        stream = await self._owner._begin(self._request, self._attempt_id, self._limit)
+        self._stream = await self._owner._begin(self._request, self._attempt_id, self._limit)
         self._state = "open"
         self._owner._open += 1
-        return stream
+        return self._stream
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -297,6 +298,8 @@ class _Send:
         if self._state == "open":
             self._owner._open -= 1
             self._state = "entered"
+        if self._stream is not None:
+            self._stream.leave()
 
 
 class _ScriptedStream:
@@ -308,6 +311,13 @@ class _ScriptedStream:
         self.error = answer.error if isinstance(answer, Broken) else answer if isinstance(answer, Exception) else None
         self.size = 0 if shown is None else len(msgspec.json.encode(shown))
         self._deltas = iter(()) if shown is None else _deltas(shown, deltas)
+        self._over = False
+
+    def leave(self) -> None:
+        """The reader goes: what was not read is lost."""
+        if not self._over:
+            self._over, self._deltas, self.result = True, iter(()), None
+            self.error = InputError("stream: expected to be read inside its async with block, got a read after it")
 
     def __aiter__(self) -> Self:
         return self
@@ -316,6 +326,7 @@ class _ScriptedStream:
         await asyncio.sleep(0)
         for delta in self._deltas:
             return delta
+        self._over = True
         if self.error is not None:
             raise self.error
         raise StopAsyncIteration
