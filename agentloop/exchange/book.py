@@ -142,10 +142,14 @@ class Book(State):
         )
         return (started,)
 
-    def intake(self, receipt: Receipt, reply: ModelReply) -> tuple[Fact, ...]:
+    def intake(self, receipt: Receipt, reply: ModelReply, *, reserve: int = 0) -> tuple[Fact, ...]:
         """Take in a checked reply, for the attempt that asked for it (R80).
 
         The same reply of the same attempt is confirmed and adds nothing (R82).
+
+        Args:
+            reserve: bytes there must be room for to answer each of its calls. An answer itself is
+                never refused for want of room: it tells what has happened.
 
         Raises:
             ConflictError: no such attempt is under way, or it brought another reply (R83).
@@ -161,7 +165,7 @@ class Book(State):
             rule = "an attempt that is under way" if known is None else "the reply that it brought before"
             raise ConflictError(f"attempt {receipt.invocation_id!r}", f"expected {rule}")
         self._check_head(turn)
-        self._room.check(len(self._encoded(reply)), exchanges=1)
+        self._room.check(len(self._encoded(reply)) + reserve * len(reply.calls), exchanges=1)
         return (
             SendEnded(
                 run_id=turn.run_id,
@@ -265,7 +269,7 @@ class Book(State):
         if state not in _ANSWERS:
             raise ConflictError(where, f"expected done, failed or unknown, got {state}")
         move(slot.state, state, where=where)
-        self._check_feedback(turn, exchange, slot, feedback)
+        self._check_feedback(exchange, slot, feedback)
         return (
             SlotMoved(
                 run_id=turn.run_id,
@@ -298,7 +302,7 @@ class Book(State):
         if slot.state != "open" or state not in ("failed", "skipped"):
             raise ConflictError(where, f"expected an open slot to fail or skip, got {slot.state} to {state}")
         move(slot.state, state, where=where)
-        self._check_feedback(turn, exchange, slot, feedback)
+        self._check_feedback(exchange, slot, feedback)
         return (
             SlotMoved(
                 run_id=turn.run_id,
@@ -367,9 +371,9 @@ class Book(State):
             raise LostError("call", f"{turn.run_id}/{exchange}.{position}")
         return turn.entries[exchange].slots[position]
 
-    def _check_feedback(self, turn: Turn, exchange: int, slot: Slot, feedback: ToolFeedback) -> None:
+    @staticmethod
+    def _check_feedback(exchange: int, slot: Slot, feedback: ToolFeedback) -> None:
         if feedback.tool_call_id != slot.call.id:
             raise HistoryError(
                 "orphan_tool_result", f"call {exchange}", "expected the feedback of the call at this position"
             )
-        self._room.check(len(self._encoded(feedback)), item=turn.entries[exchange].size)

@@ -40,17 +40,14 @@ class Room:
         self._limits = limits
         self.origins = self.exchanges = self.size = 0
 
-    def check(self, size: int, *, origins: int = 0, exchanges: int = 0, item: int = 0) -> None:
-        """Refuse what does not fit. Changes nothing.
-
-        Args:
-            size: bytes to add. item: bytes that the item they belong to has already.
+    def check(self, size: int, *, origins: int = 0, exchanges: int = 0) -> None:
+        """Refuse ``size`` bytes that do not fit. Changes nothing.
 
         Raises:
             LimitExceeded: names the limit, what it allows and what it would come to.
         """
         limits = self._limits
-        _check("item_bytes", limits.item_bytes, item + size)
+        _check("item_bytes", limits.item_bytes, size)
         _check("total_bytes", limits.total_bytes, self.size + size)
         if origins:
             _check("origins", limits.origins, self.origins + origins)

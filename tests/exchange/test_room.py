@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from agentloop.errors import ConflictError, InputError, LimitExceeded, LostError
 from agentloop.exchange import BookLimits
 from agentloop.messages import (
     FunctionSpec,
+    ModelReply,
     Text,
     UserMessage,
 )
@@ -39,6 +41,11 @@ def test_a_ceiling_outside_its_range_is_refused_by_name(name: str, value: Any) -
 def filled(**limits: int) -> tuple[Desk, Any]:
     desk = Desk(**limits)
     return desk, desk.open("r1")
+
+
+def reply_size(value: ModelReply) -> int:
+    desk, turn = filled()
+    return desk.take(turn, value).size
 
 
 def limit_of(error: LimitExceeded) -> tuple[str, int, int]:
@@ -78,12 +85,23 @@ def test_the_total_holds_origins_replies_and_feedback() -> None:
     error = refused(desk, lambda: desk.opening("r2"), LimitExceeded)
     assert limit_of(error)[:2] == ("total_bytes", total)
 
-    desk, turn = filled(total_bytes=total - 1)
-    desk.take(turn, asking("a"))
-    effect = desk.start(turn, 0, 0)
-    given = desk.feedback(turn, 0, 0, "x" * 100)
-    step = lambda: desk.book.receive(desk.receipt(turn, effect), 0, 0, state="done", feedback=given)  # noqa: E731
-    assert limit_of(refused(desk, step, LimitExceeded)) == ("total_bytes", total - 1, total)
+    desk, turn = filled(total_bytes=total)
+    answer = total - turn.size - reply_size(asking("a"))
+    taking = partial(desk.book.intake, desk.receipt(turn, desk.send(turn)), asking("a"))
+    error = refused(desk, lambda: taking(reserve=answer + 1), LimitExceeded)
+    assert limit_of(error) == ("total_bytes", total, total + 1)
+    desk.add(taking(reserve=answer))
+
+
+def test_an_answer_is_never_refused_for_want_of_room_since_it_tells_what_has_happened() -> None:
+    """Room for it is looked for when the reply is taken in (R102, R112)."""
+    desk = Desk(total_bytes=1_000, item_bytes=1_000)
+    turn = desk.open()
+    desk.take(turn, asking("a", "b"))
+    desk.run(turn, 0, 0, "x" * 2_000)
+    desk.skip(turn, 0, 1)
+    desk.close(turn, "limit_reached", "total_bytes")
+    assert desk.book.size > 2_000
 
 
 def test_feedback_counts_as_it_comes_also_before_its_exchange_is_complete() -> None:
@@ -112,11 +130,12 @@ def test_one_origin_and_one_exchange_have_their_own_ceiling() -> None:
     assert limit_of(error)[0] == "item_bytes"
     desk.add(desk.book.intake(desk.receipt(turn, attempt), asking("a", "b")))
     size = turn.entries[0].size
-    desk.run(turn, 0, 0, "x" * (900 - size))  # an exchange is its reply and all its feedback
-    effect = desk.start(turn, 0, 1)
-    given = desk.feedback(turn, 0, 1, "x" * 100)
-    step = lambda: desk.book.receive(desk.receipt(turn, effect), 0, 1, state="done", feedback=given)  # noqa: E731
-    assert limit_of(refused(desk, step, LimitExceeded))[0] == "item_bytes"
+    desk.run(turn, 0, 0)
+    desk.run(turn, 0, 1)
+    taking = partial(desk.book.intake, desk.receipt(turn, desk.send(turn)), asking("a", "b"))
+    reserve = (1_000 - size) // 2  # an exchange is its reply and all its feedback
+    assert limit_of(refused(desk, lambda: taking(reserve=reserve + 1), LimitExceeded))[0] == "item_bytes"
+    desk.add(taking(reserve=reserve))
 
 
 def test_a_store_with_more_room_leaves_the_request_limit_as_it_is() -> None:
