@@ -82,6 +82,8 @@ class Provider(Protocol):
         name: the kind of provider, as ``chat-completions``, ``replay`` or ``scripted``.
         model: the model asked for.
         dialect: what its streams are held against.
+        max_request_bytes: its own ceiling of the encoded request, None where it has none. Entering
+            a stream holds it; it is told so that a request over it need not be admitted at all.
     """
 
     @property
@@ -92,6 +94,9 @@ class Provider(Protocol):
 
     @property
     def dialect(self) -> Dialect: ...
+
+    @property
+    def max_request_bytes(self) -> int | None: ...
 
     def inspect_request(self, request: ModelRequest) -> RequestInspection:
         """Say what the request would weigh; sends nothing and reserves nothing (R104).

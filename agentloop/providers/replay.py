@@ -66,7 +66,7 @@ class ReplayProvider:
         self.dialect = preset(dialect) if isinstance(dialect, str) else dialect
         self.requests: list[ModelRequest] = []
         self._recordings, self._repeat, self._wall_clock = mine, repeat, wall_clock
-        self._max_request_bytes, self._max_response_bytes = max_request_bytes, max_response_bytes
+        self.max_request_bytes, self._max_response_bytes = max_request_bytes, max_response_bytes
         self._max_event_bytes = max_event_bytes
 
     def __repr__(self) -> str:
@@ -92,8 +92,8 @@ class ReplayProvider:
 
     def _next(self, request: ModelRequest, attempt_id: str, max_reply_bytes: int | None) -> ReplyStream:
         weight = self.inspect_request(request).body_bytes
-        if weight > self._max_request_bytes:
-            raise LimitExceeded("max_request_bytes", self._max_request_bytes, weight)
+        if weight > self.max_request_bytes:
+            raise LimitExceeded("max_request_bytes", self.max_request_bytes, weight)
         at = len(self.requests)
         if at >= len(self._recordings) and not self._repeat:
             raise ProviderError(
