@@ -2,7 +2,7 @@
 
 from .execution import answer_call, skip_calls
 from .ledger import Ledger, Resource
-from .scope import Scope, settle
+from .scope import Scope, deliver_cancel, settle
 from .send import Rejected, send
 from .tool_call import ToolOutcome, ToolThreads, execute
 
@@ -14,6 +14,7 @@ __all__ = [
     "ToolOutcome",
     "ToolThreads",
     "answer_call",
+    "deliver_cancel",
     "execute",
     "send",
     "settle",

@@ -16,7 +16,7 @@ from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
 from ..exchange import Slot, SlotState
 from ..messages import ToolFeedback, ToolResult
 from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
-from .scope import Scope, settle
+from .scope import Scope, deliver_cancel
 from .tool_call import ToolOutcome, execute
 
 __all__ = ["answer_call", "skip_calls"]
@@ -34,7 +34,8 @@ async def answer_call(scope: Scope, exchange: int, position: int) -> None:
     Raises:
         BudgetError: no tool call is left in the ledger; the slot stays open.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
-        asyncio.CancelledError: the run was cancelled; its slot is ``unknown``, with feedback.
+        asyncio.CancelledError: the run was cancelled; its slot is ``unknown``, or ``failed`` where
+            the tool had not begun, with feedback.
     """
     call = scope.turn.entries[exchange].slots[position].call
     tool = scope.tools.get(call.name)
@@ -46,13 +47,19 @@ async def answer_call(scope: Scope, exchange: int, position: int) -> None:
     except ArgumentsRefused as refused:
         await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}")
         return
-    busy = scope.threads.busy(scope.run_id)
+    busy = _busy(scope)
     if busy is not None:
         text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
         await _refuse(scope, exchange, position, "thread_busy", text)
         return
     scope.ledger.debit("tool_calls")
     await _run(scope, exchange, position, tool, arguments)
+
+
+def _busy(scope: Scope) -> str | None:
+    """A tool whose thread outlived its call, in this run or an earlier turn of the conversation."""
+    known = None if scope.conversation is None else scope.store.book.conversation(scope.conversation)
+    return scope.threads.busy_in((scope.run_id,) if known is None else known.runs)
 
 
 async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, code: str, text: str) -> None:
@@ -68,7 +75,7 @@ async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: s
 async def _complete(scope: Scope, exchange: int, position: int, state: SlotState, code: str, text: str) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     feedback = _fit(scope, slot, ToolResult.error(text))
-    await scope.store.commit(
+    await scope.commit(
         lambda book: book.complete(scope.turn, exchange, position, state=state, feedback=feedback, code=code)
     )
     scope.emitter.process(
@@ -87,7 +94,7 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
     slot = scope.turn.entries[exchange].slots[position]
     effect_id = f"{scope.run_id}/{exchange}.{position}"
     began = scope.clock()
-    await scope.store.commit(lambda book: book.start_slot(scope.turn, exchange, position, effect_id=effect_id))
+    cancelled = await scope.commit(lambda book: book.start_slot(scope.turn, exchange, position, effect_id=effect_id))
     scope.emitter.process(
         ToolStarted,
         effect_id,
@@ -98,7 +105,12 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
         arguments=slot.call.arguments.text,
         attempt=slot.attempt,
     )
+    state: SlotState = "failed"
+    text = "Nothing ran: the run ended before this tool began."
     try:
+        if cancelled:
+            await deliver_cancel()
+        state, text = "unknown", "Error: the run ended while this tool ran; whether its effect happened is unknown."
         outcome = await execute(
             tool,
             arguments,
@@ -107,10 +119,7 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
             max_output_bytes=_room(scope, slot, tool),
         )
     except BaseException:
-        text = "Error: the run was cancelled while this tool ran; whether its effect happened is unknown."
-        await settle(
-            _received(scope, exchange, position, "unknown", ToolResult.error(text), "cancelled", "cancelled", began)
-        )
+        await _received(scope, exchange, position, state, ToolResult.error(text), "cancelled", "cancelled", began)
         raise
     state, status, result = _verdict(outcome)
     await _received(scope, exchange, position, state, result, outcome.code, status, began)
@@ -161,7 +170,7 @@ async def _received(
     effect_id = slot.effect_id or ""
     feedback = _fit(scope, slot, result)
     receipt = scope.receipt(effect_id)
-    await scope.store.commit(
+    await scope.commit(
         lambda book: book.receive(receipt, exchange, position, state=state, feedback=feedback, code=code)
     )
     scope.emitter.process(

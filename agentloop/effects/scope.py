@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 from ..exchange import Receipt, ReceiptMint, Turn
 from ..limits import LoopLimits
-from ..persistence import Store
+from ..persistence import Step, Store
 from ..providers import Provider
 from ..sinks import Emitter
 from ..tools import ToolSet
 from .ledger import Ledger
 from .tool_call import ToolThreads
 
-__all__ = ["Scope", "settle"]
+__all__ = ["Scope", "deliver_cancel", "settle"]
 
 T = TypeVar("T")
 
@@ -66,22 +66,57 @@ class Scope:
         """Certify a reception of this run."""
         return self._mint.receipt(invocation_id=invocation_id, parent_id=self.run_id)
 
+    async def commit(self, step: Step, *, last: bool = False) -> bool:
+        """Store what a step adds, whole, whatever cancels arrive.
 
-async def settle(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end whatever cancels arrive; pass one on afterwards.
+        A cancel that meets a write half way would leave its outcome unknown and stop the store for
+        all runs, so it is held back until the write has ended.
 
-    For short writes that record what already happened.
+        Args:
+            last: as for `settle`.
+
+        Returns:
+            Whether a cancel was held back; unless ``last``, the next await that waits raises it.
+
+        Raises:
+            PersistenceError: the store stopped. AgentLoopError: the step was refused.
+        """
+        if not self.store.waits:
+            await self.store.commit(step)
+            return False
+        return (await _hold(self.store.commit(step), last=last))[1]
+
+
+async def settle(work: Coroutine[Any, Any, T], *, last: bool = False) -> T:
+    """Run ``work`` to its end whatever cancels arrive. For short writes that record what happened.
+
+    A cancel that arrives meanwhile is raised by the next await that waits.
+
+    Args:
+        last: the task does nothing after it, so a cancel comes too late and is dropped.
+    """
+    return (await _hold(work, last=last))[0]
+
+
+async def deliver_cancel() -> None:
+    """Wait for one turn of the loop, which raises a cancel that was held back.
 
     Raises:
-        asyncio.CancelledError: a cancel arrived meanwhile; ``work`` has ended.
+        asyncio.CancelledError: there was one.
     """
+    await asyncio.sleep(0)
+
+
+async def _hold(work: Coroutine[Any, Any, T], *, last: bool) -> tuple[T, bool]:
     task = asyncio.get_running_loop().create_task(work)
-    cancelled = False
+    held = False
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            cancelled = True
-    if cancelled and not task.cancelled() and task.exception() is None:
-        raise asyncio.CancelledError
-    return task.result()
+            held = True
+    me = asyncio.current_task()
+    if held and not last and me is not None:
+        me.uncancel()  # the count of requests stays what it was: clocks in the caller compare it
+        me.cancel()
+    return task.result(), held

@@ -6,18 +6,21 @@ Nothing here repeats a send, and nothing of a failed one reaches a fact but that
 
 from __future__ import annotations
 
-from ..errors import AgentLoopError, LimitExceeded
+from ..errors import AgentLoopError, LimitExceeded, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
 from ..exchange import RequestRef
-from ..messages import ModelReply, ModelRequest
+from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
-from .scope import Scope, settle
+from .scope import Scope, deliver_cancel
 
 __all__ = ["Rejected", "send"]
 
 
 class Rejected(Exception):
-    """A request was refused before it left; nothing was sent. ``error`` says which limit."""
+    """A limit of the run ended the model call: nothing was sent, or the reply was too large to take.
+
+    ``error`` says which limit.
+    """
 
     def __init__(self, error: LimitExceeded) -> None:
         super().__init__(error)
@@ -28,7 +31,8 @@ async def send(scope: Scope) -> ModelReply:
     """Make the next model call of the run; return its reply, which is a stored fact then.
 
     Raises:
-        Rejected: a budget or a size limit refused it before anything left.
+        Rejected: a budget or a size limit refused it before anything left, or the reply is over
+            the run's ``reply_bytes``.
         StreamRefused, ProviderError: the attempt failed; its previews are retracted.
         PersistenceError: the store stopped.
         asyncio.CancelledError: the attempt is recorded as abandoned, its usage unknown.
@@ -43,7 +47,7 @@ async def send(scope: Scope) -> ModelReply:
         _tell_rejected(scope, error)
         raise Rejected(error) from None
     attempt_id = scope.new_id()
-    await scope.store.commit(
+    cancelled = await scope.commit(
         lambda book: book.begin_send(ref, attempt_id=attempt_id, model=scope.provider.model, at_ms=scope.now_ms())
     )
     call = scope.turn.model_calls
@@ -57,16 +61,18 @@ async def send(scope: Scope) -> ModelReply:
             model=scope.provider.model,
             dialect=scope.provider.dialect.name,
         )
+        if cancelled:
+            await deliver_cancel()
         reply = await attempt.run(request)
-        await scope.store.commit(lambda book: book.intake(scope.receipt(attempt_id), reply))
+        await scope.commit(
+            lambda book: book.intake(scope.receipt(attempt_id), reply, reserve=scope.limits.feedback_bytes)
+        )
     except BaseException as error:
         await _fail(scope, attempt, call, error, began)
-        if isinstance(error, LimitExceeded) and not attempt.opened:
-            _tell_rejected(scope, error)
-            raise Rejected(error) from None
+        limit = _limit_of(scope, attempt, error)
+        if limit is not None:
+            raise Rejected(limit) from error
         raise
-    if reply.usage is not None:
-        scope.ledger.charge("tokens", reply.usage.total_tokens)
     await scope.emitter.end(
         attempt_id,
         attempt_id=attempt_id,
@@ -88,12 +94,24 @@ def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
     if collection > limits.collection_bytes:
         raise LimitExceeded("collection_bytes", limits.collection_bytes, collection)
     request = scope.store.book.request(ref, max_bytes=limits.request_bytes)
-    wire = limits.max_wire_request_bytes
-    if wire is not None:
+    wire, own = limits.max_wire_request_bytes, scope.provider.max_request_bytes
+    if wire is not None or own is not None:
         size = scope.provider.inspect_request(request).body_bytes
-        if size > wire:
+        if wire is not None and size > wire:
             raise LimitExceeded("max_wire_request_bytes", wire, size)
+        if own is not None and size > own:
+            raise LimitExceeded("max_request_bytes", own, size)
     return request
+
+
+def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExceeded | None:
+    """The limit of the run that an error of the attempt stands for."""
+    if isinstance(error, LimitExceeded):  # the provider's own, before anything left
+        return None if attempt.opened else error
+    if isinstance(error, StreamRefused) and error.limit == "max_reply_bytes":
+        allowed = scope.limits.reply_bytes
+        return LimitExceeded("reply_bytes", allowed, allowed + 1)
+    return None
 
 
 class _Attempt:
@@ -101,12 +119,15 @@ class _Attempt:
 
     def __init__(self, scope: Scope, attempt_id: str) -> None:
         self._scope, self.attempt_id = scope, attempt_id
+        self.sending = False
         self.opened = False
         self.shown = False
+        self.usage: Usage | None = None
 
     async def run(self, request: ModelRequest) -> ModelReply:
         scope, attempt_id = self._scope, self.attempt_id
         output, limit = scope.emitter.output, scope.limits.reply_bytes
+        self.sending = True
         async with scope.provider.stream(request, attempt_id=attempt_id, max_reply_bytes=limit) as stream:
             self.opened = True
             async for delta in stream:
@@ -119,6 +140,9 @@ class _Attempt:
                         ReasoningPreview, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text
                     )
             reply = await stream.reply()
+        self.usage = reply.usage
+        if reply.usage is not None:  # spent, whatever becomes of the reply
+            scope.ledger.charge("tokens", reply.usage.total_tokens)
         await output(
             ModelParsed,
             attempt_id,
@@ -137,15 +161,19 @@ async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException
         code = error.code  # type: ignore[attr-defined]
     else:
         code = "delivery" if isinstance(error, Exception) else "cancelled"
-    processed = error.may_have_been_processed if known else True  # type: ignore[attr-defined]
+    processed = attempt.sending
+    if known and not attempt.opened:
+        processed = error.may_have_been_processed  # type: ignore[attr-defined]
     receipt = scope.receipt(attempt.attempt_id)
     try:
         if scope.store.fault is None:  # a stopped store is settled by reloading it
-            await settle(
-                scope.store.commit(
-                    lambda book: book.fail_send(
-                        receipt, abandoned=not known, code=code, may_have_been_processed=processed
-                    )
+            await scope.commit(
+                lambda book: book.fail_send(
+                    receipt,
+                    abandoned=not known,
+                    code=code,
+                    may_have_been_processed=processed,
+                    usage=attempt.usage,
                 )
             )
     finally:
@@ -156,6 +184,7 @@ async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException
             status="error" if isinstance(error, Exception) else "cancelled",
             retracted=attempt.shown,
             code=code,
+            usage=attempt.usage,
             duration_ms=_ms(scope, began),
         )
 

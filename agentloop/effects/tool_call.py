@@ -18,7 +18,7 @@ import inspect
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import anyio
@@ -81,8 +81,14 @@ class ToolThreads:
 
     def busy(self, run_id: str) -> str | None:
         """Name of a tool of this run whose call is over but whose thread has not ended; else None."""
+        return self.busy_in((run_id,))
+
+    def busy_in(self, run_ids: Collection[str]) -> str | None:
+        """As `busy`, of any of these runs."""
+        if not self._left:
+            return None
         with self._lock:
-            return next((tool for run, tool in self._left.values() if run == run_id), None)
+            return next((tool for run, tool in self._left.values() if run in run_ids), None)
 
     async def wait_idle(self, seconds: float | None = None, *, run_id: str | None = None) -> int:
         """Wait until no thread is left over, of one run or of all.

@@ -72,16 +72,22 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         if not clock.expired():
             await _abort(scope, "failed", error)
             raise
-        await settle(_finish(scope, "limit_reached", "max_seconds", "the run reached its limit (max_seconds)"))
+        try:
+            await _finish(scope, "limit_reached", "max_seconds", "the run reached its limit (max_seconds)")
+        except AgentLoopError as fault:
+            _tell_end(scope, "failed", fault.code)
+            raise
     except BaseException as error:
         await _abort(scope, "failed" if isinstance(error, Exception) else "cancelled", error)
         raise
 
 
 async def close(scope: Scope, outcome: RunOutcome, reason: str | None) -> None:
-    """Store the end of the run and tell it."""
+    """Store the end of the run and tell it. A cancel that arrives meanwhile comes too late."""
     turn = scope.turn
-    await scope.store.commit(lambda book: book.close_run(turn, outcome=outcome, reason=reason, at_ms=scope.now_ms()))
+    await scope.commit(
+        lambda book: book.close_run(turn, outcome=outcome, reason=reason, at_ms=scope.now_ms()), last=True
+    )
     _tell_end(scope, outcome, reason)
 
 
@@ -117,12 +123,21 @@ async def _abort(scope: Scope, outcome: RunOutcome, error: BaseException) -> Non
         _tell_end(scope, outcome, reason)
         return
     words = "the run was cancelled" if outcome == "cancelled" else "the run ended with an error"
-    await settle(_finish(scope, outcome, reason, words))
+    try:
+        await _finish(scope, outcome, reason, words)
+    except AgentLoopError as fault:  # what ended the run is raised, not what followed from it
+        error.add_note(f"The end of the run could not be stored: {fault}")
+        _tell_end(scope, outcome, reason)
 
 
-async def _finish(scope: Scope, outcome: RunOutcome, reason: str | None, words: str) -> None:
+async def _finish(scope: Scope, outcome: RunOutcome, reason: str, words: str) -> None:
+    """Leave a usable history, whatever cancels arrive: feedback for every call, and the end of the run."""
+    await settle(_close_up(scope, outcome, reason, words), last=True)
+
+
+async def _close_up(scope: Scope, outcome: RunOutcome, reason: str, words: str) -> None:
     if scope.turn.entries:
-        await skip_calls(scope, len(scope.turn.entries) - 1, _open(scope), code=reason or outcome, text=words)
+        await skip_calls(scope, len(scope.turn.entries) - 1, _open(scope), code=reason, text=words)
     await close(scope, outcome, reason)
 
 

@@ -2,6 +2,6 @@
 
 from .backend import Backend
 from .memory import MemoryBackend
-from .store import Store
+from .store import Step, Store
 
-__all__ = ["Backend", "MemoryBackend", "Store"]
+__all__ = ["Backend", "MemoryBackend", "Step", "Store"]

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ..errors import PersistenceError
 from ..exchange import Book, Fact
 from .backend import Backend
+from .memory import MemoryBackend
 
 __all__ = ["Step", "Store"]
 
@@ -28,11 +29,13 @@ class Store:
     Attributes:
         book: the facts that are on the medium, as state. Read only.
         fault: why writing stopped, None while it goes on.
+        waits: whether a commit may wait for the medium, so that a cancel can meet it half way.
     """
 
     def __init__(self, backend: Backend, book: Book) -> None:
         self.book = book
         self.fault: str | None = None
+        self.waits = type(backend) is not MemoryBackend
         self._backend = backend
         self._lock = asyncio.Lock()
         self._closed = False
