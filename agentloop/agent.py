@@ -55,7 +55,8 @@ class Agent:
         limits: LoopLimits | None = None,
     ) -> None:
         if type(name) is not str or not 1 <= len(name) <= 128:
-            raise InputError("Agent.name: expected a string of 1 to 128 characters")
+            got = f"{len(name)} characters" if type(name) is str else type(name).__name__
+            raise InputError(f"Agent.name: expected a string of 1 to 128 characters, got {got}")
         if type(instructions) is not str:
             raise InputError(f"Agent.instructions: expected str, got {type(instructions).__name__}")
         options = ModelOptions() if options is None else options

@@ -11,15 +11,16 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from .admission import digest_bytes
 from .agent import Agent
-from .effects import Ledger, Scope, ToolThreads
-from .errors import InputError, LostError, RunCancelled
-from .events import TextPreview, event_sequence
+from .effects import Ledger, Scope, ToolThreads, settle
+from .errors import AgentLoopError, InputError, LostError, RunCancelled
+from .events import TextPreview, event_id, event_sequence
 from .exchange import Book, BookLimits, ReceiptMint, canonical_bytes
 from .limits import TOOL_THREADS
 from .loop import drive
@@ -33,6 +34,8 @@ __all__ = ["Run", "RunInput", "RunOptions", "Runtime"]
 
 _log = logging.getLogger("agentloop.runtime")
 
+T = TypeVar("T")
+
 RunInput = str | UserMessage | tuple[TextPart | ImagePart, ...]
 """A user turn: text, parts, or a whole user message."""
 
@@ -45,8 +48,8 @@ class RunOptions(TypedDict, total=False):
         sink: gets the run's output events, awaited in order (`Sink`).
         conversation: name of the conversation this turn continues; None is a run of its own. One
             run at a time may be on a conversation. 1 to 128 characters.
-        run_id: makes the start idempotent: the same id with the same input joins that run. 1 to
-            128 characters.
+        run_id: makes the start idempotent: the same id with the same input joins that run, which
+            keeps its own ``deps`` and ``sink``. 1 to 128 characters.
         reasoning: also preview reasoning, as `ReasoningPreview`.
     """
 
@@ -92,11 +95,14 @@ class _Live:
     async def cancel(self) -> None:
         """Cancel the run and wait until it has recorded its end."""
         assert self.task is not None, "a live run has a task"
-        while not self.task.done():
-            if self.started:
-                self.task.cancel()
-            self.stop = True
-            await asyncio.wait({self.task})
+        self.request_stop()
+        await asyncio.wait({self.task})
+
+    def request_stop(self) -> None:
+        """Cancel the run, without waiting. Harmless after the end."""
+        self.stop = True
+        if self.started and self.task is not None:
+            self.task.cancel()
 
 
 class Run:
@@ -108,6 +114,7 @@ class Run:
 
     def __init__(self, launch: Callable[[], Any]) -> None:
         self._launch = launch
+        self._begun = self._released = False
         self._live: _Live | None = None
         self._events: Follower | None = None
 
@@ -121,23 +128,22 @@ class Run:
         return self._entered().ref
 
     async def __aenter__(self) -> Self:
-        if self._live is not None:
+        if self._begun:
             raise InputError("Run: expected to be entered once, got a second time")
+        self._begun = True
         self._live = await self._launch()
-        self._events = self._live.feed.follow(attached=True)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        live = self._entered()
-        live.feed.detach()
-        await live.cancel()
+        await self.cancel()
 
     def __aiter__(self) -> Follower:
         """Events from the first unread one; raises what ended the run, after the last event."""
-        self._entered()
-        assert self._events is not None, "an entered run has its reader"
+        live = self._entered()
+        if self._events is None:  # a run waits for its reader only once there is one
+            self._events = live.feed.follow(attached=not self._released)
         return self._events
 
     async def result(self) -> RunResult:
@@ -146,15 +152,18 @@ class Run:
         Raises:
             AgentLoopError: what ended the run; `RunCancelled` when it was cancelled.
         """
-        live = self._entered()
-        live.feed.detach()
-        return await live.wait()
+        return await self._release().wait()
 
     async def cancel(self) -> None:
         """Cancel the run and wait until its end is recorded. Harmless after the end."""
+        await self._release().cancel()
+
+    def _release(self) -> _Live:
+        """The run need not wait for its reader any more."""
         live = self._entered()
+        self._released = True
         live.feed.detach()
-        await live.cancel()
+        return live
 
     def _entered(self) -> _Live:
         if self._live is None:
@@ -190,6 +199,12 @@ class Runtime:
             raise InputError(f"Runtime.provider: expected a Provider, got {type(provider).__name__}")
         if store is not None:
             raise InputError(f"Runtime.store: expected None (memory), got {type(store).__name__}")
+        if limits is not None and type(limits) is not BookLimits:
+            raise InputError(f"Runtime.limits: expected BookLimits, got {type(limits).__name__}")
+        for at, observer in enumerate(observers):
+            if not callable(getattr(observer, "observe", None)):
+                got = type(observer).__name__
+                raise InputError(f"Runtime.observers[{at}]: expected an object with an async observe(event), got {got}")
         self._provider = provider
         self._mint = ReceiptMint()
         self._store = Store(MemoryBackend(), Book(self._mint, limits=limits or BookLimits()))
@@ -199,6 +214,8 @@ class Runtime:
         self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
         self._runs: dict[str, _Live] = {}
         self._anonymous: deque[str] = deque()
+        self._opening: set[asyncio.Future[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
         self._state = "new"
 
     # -- life
@@ -218,22 +235,36 @@ class Runtime:
     async def aclose(self) -> None:
         """Take no more runs, cancel those that go on, then close observers, store and provider.
 
-        Every run has recorded its end before the store closes (R143). Idempotent.
+        Every run has recorded its end before the store closes (R143). Idempotent. A cancel of the
+        caller does not cut it short; it is raised afterwards.
+
+        Raises:
+            InputError: called by a run of this runtime, whose end it would have to wait for.
         """
-        if self._state == "closed":
-            return
-        self._state = "closed"
-        try:
-            for live in list(self._runs.values()):
-                await live.cancel()
+        if any(live.task is asyncio.current_task() for live in self._runs.values()):
+            raise InputError("Runtime.aclose: expected a caller outside its runs, got a tool or a sink of one")
+        if self._closing is None:
+            self._state = "closed"
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="agentloop closing")
+        await settle(asyncio.wait({self._closing}))
+        self._closing.result()
+
+    async def _close(self) -> None:
+        async with AsyncExitStack() as stack:  # last in, first out
+            stack.push_async_callback(self._provider.aclose)
+            stack.push_async_callback(self._store.close)
+            if self._observers is not None:
+                stack.push_async_callback(self._observers.close, _CLOSE_SECONDS)
+            if self._opening:
+                await asyncio.wait(self._opening)
+            for live in self._runs.values():
+                live.request_stop()
+            tasks = {live.task for live in self._runs.values() if live.task is not None}
+            if tasks:
+                await asyncio.wait(tasks)
             stuck = await self._threads.wait_idle(_CLOSE_SECONDS)
             if stuck:
                 _log.warning("%d tool threads have not ended; a thread cannot be stopped", stuck)
-        finally:
-            if self._observers is not None:
-                await self._observers.close(_CLOSE_SECONDS)
-            await self._store.close()
-            await self._provider.aclose()
 
     # -- runs
 
@@ -279,9 +310,9 @@ class Runtime:
         The text of an attempt that has ended comes as one preview. Reading never holds the run up.
 
         Raises:
-            LostError: no such run is kept. ValueError: ``after`` is not an event id.
+            LostError: no such run is kept. InputError: ``after`` is not an id of this run's events.
         """
-        return self._live(ref).feed.follow(after=0 if after is None else event_sequence(after))
+        return self._live(ref).feed.follow(after=_sequence_of(ref, after))
 
     async def result(self, ref: str) -> RunResult:
         """Wait for a run's end; cancelling the caller leaves the run alone.
@@ -306,7 +337,7 @@ class Runtime:
         if (conversation is None) == (ref is None):
             raise InputError("Runtime.forget: expected either conversation= or ref=")
         runs = [ref] if ref is not None else self._runs_of(conversation)
-        await self._store.forget(runs)
+        await self._whole(self._store.forget(runs))
         for run_id in runs:
             self._runs.pop(run_id, None)
 
@@ -324,67 +355,68 @@ class Runtime:
             raise LostError("run", ref)
         return live
 
-    async def _start(
-        self,
-        agent: Agent,
-        input: RunInput,
-        *,
-        deps: Any = None,
-        sink: Sink | None = None,
-        conversation: str | None = None,
-        run_id: str | None = None,
-        reasoning: bool = False,
-    ) -> _Live:
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
+        return await (settle(work) if self._store.waits else work)
+
+    async def _start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> _Live:
         if self._state != "open":
             raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
-        for name, value in (("conversation", conversation), ("run_id", run_id)):
-            if value is not None and (type(value) is not str or not 1 <= len(value) <= 128):
-                raise InputError(f"{name}: expected a string of 1 to 128 characters")
+        _check_options(**options)
         messages = _admitted(agent, input)
-        ref = run_id or self._new_id()
-        await self._store.commit(
-            lambda book: book.open_origin(
-                run_id=ref,
-                origin_id=self._new_id(),
-                conversation=conversation,
-                messages=messages,
-                options=agent.options,
-                tools=agent.toolset.specs,
-                catalogue_digest=agent.toolset.digest,
-                input_digest=None if run_id is None else _input_digest(agent, messages),
-                agent=agent.name,
-                at_ms=self._now_ms(),
-            )
-        )
-        known = self._runs.get(ref)
-        if known is not None:
-            return known
-        anonymous = conversation is None and run_id is None
-        live = _Live(ref, Feed(), anonymous=anonymous)
-        scope = self._scope(agent, live, deps=deps, sink=sink, conversation=conversation, reasoning=reasoning)
-        self._runs[ref] = live
-        live.task = asyncio.get_running_loop().create_task(self._drive(scope, live), name=f"agentloop run {ref}")
-        live.task.add_done_callback(_retrieve)
-        return live
+        opened = asyncio.get_running_loop().create_future()
+        self._opening.add(opened)  # now, so that closing waits for it
+        return await self._whole(self._open(agent, messages, options, opened))
 
-    def _scope(
+    async def _open(
         self,
         agent: Agent,
-        live: _Live,
-        *,
-        deps: Any,
-        sink: Sink | None,
-        conversation: str | None,
-        reasoning: bool,
-    ) -> Scope:
+        messages: tuple[SystemMessage | UserMessage, ...],
+        options: RunOptions,
+        opened: asyncio.Future[None],
+    ) -> _Live:
+        """Store the run's origin and launch it, unless it is there already."""
+        conversation, run_id = options.get("conversation"), options.get("run_id")
+        ref = run_id or self._new_id()
+        try:
+            await self._store.commit(
+                lambda book: book.open_origin(
+                    run_id=ref,
+                    origin_id=self._new_id(),
+                    conversation=conversation,
+                    messages=messages,
+                    options=agent.options,
+                    tools=agent.toolset.specs,
+                    catalogue_digest=agent.toolset.digest,
+                    input_digest=None if run_id is None else _input_digest(agent, messages),
+                    agent=agent.name,
+                    at_ms=self._now_ms(),
+                )
+            )
+            known = self._runs.get(ref)
+            if known is not None:
+                return known
+            live = _Live(ref, Feed(), anonymous=conversation is None and run_id is None)
+            live.stop = self._state != "open"
+            scope = self._scope(agent, live, options)
+            self._runs[ref] = live
+            live.task = asyncio.get_running_loop().create_task(self._drive(scope, live), name=f"agentloop run {ref}")
+            live.task.add_done_callback(_retrieve)
+            return live
+        finally:
+            self._opening.discard(opened)
+            opened.set_result(None)
+
+    def _scope(self, agent: Agent, live: _Live, options: RunOptions) -> Scope:
         limits = agent.limits
+        sink = options.get("sink")
         return Scope(
             run_id=live.ref,
             agent=agent.name,
-            conversation=conversation,
-            deps=deps,
+            conversation=options.get("conversation"),
+            deps=options.get("deps"),
             provider=self._provider,
             store=self._store,
             mint=self._mint,
@@ -398,7 +430,7 @@ class Runtime:
             new_id=self._new_id,
             clock=self._clock,
             now_ms=self._now_ms,
-            reasoning=reasoning,
+            reasoning=options.get("reasoning", False),
         )
 
     async def _drive(self, scope: Scope, live: _Live) -> RunResult:
@@ -424,7 +456,49 @@ class Runtime:
             oldest = self._anonymous.popleft()
             self._runs.pop(oldest, None)
             if self._store.fault is None and self._store.book.has_run(oldest):
-                await self._store.forget([oldest])
+                try:
+                    await settle(self._store.forget([oldest]), last=True)
+                except AgentLoopError as error:  # no matter of the run that ended now
+                    _log.warning("run %s could not be dropped: %s", oldest, error)
+
+
+def _check_options(
+    *,
+    deps: Any = None,
+    sink: Sink | None = None,
+    conversation: str | None = None,
+    run_id: str | None = None,
+    reasoning: bool = False,
+) -> None:
+    del deps  # anything
+    for name, value in (("conversation", conversation), ("run_id", run_id)):
+        if value is not None:
+            _check_name(name, value)
+    if sink is not None and not callable(getattr(sink, "emit", None)):
+        raise InputError(f"sink: expected an object with an async emit(event), got {type(sink).__name__}")
+    if type(reasoning) is not bool:
+        raise InputError(f"reasoning: expected a bool, got {type(reasoning).__name__}")
+
+
+def _check_name(field: str, value: Any) -> None:
+    if type(value) is not str:
+        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {type(value).__name__}")
+    if not 1 <= len(value) <= 128:
+        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)}")
+    if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+        raise InputError(f"{field}: expected text that UTF-8 can encode, got a lone surrogate")
+
+
+def _sequence_of(ref: str, after: str | None) -> int:
+    if after is None:
+        return 0
+    try:
+        sequence = event_sequence(after)
+        if after == event_id(ref, sequence):
+            return sequence
+    except (AttributeError, ValueError):
+        pass
+    raise InputError(f"after: expected None or the id of an event of run {ref!r}, got another value")
 
 
 def _admitted(agent: Agent, input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
