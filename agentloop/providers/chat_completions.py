@@ -9,7 +9,6 @@ error, representation or recording of this module holds one.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import io
 import re
@@ -17,14 +16,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import aiohttp
-from yarl import URL
 
 from ..errors import (
-    ConnectionFailed,
-    ConnectionLost,
     InputError,
     LimitExceeded,
     ProviderError,
@@ -36,13 +32,14 @@ from ..messages import ModelRequest
 from ..wire.assembler import ReplyAssembler
 from ..wire.dialect import Dialect
 from ..wire.encode import EncodedRequest, encode_request
-from ..wire.presets import dialect as preset
-from ..wire.presets import dialect_for_host
-from .clock import ClockExpired, Watchdog
-from .http_errors import ERROR_BODY_BYTES, body_kind, parse_error_body, status_error
+from .clock import Watchdog
+from .endpoint import check_key, choose_dialect, read_base_url, request_headers, string_pairs
+from .http_errors import body_kind, parse_error_body, status_error
+from .http_source import HTTPSource, is_event_stream, read_some, translate_error
 from .provider import ModelStream, RequestInspection
-from .reading import Cut, ReplyStream
-from .recording import Ended, Recorder, Tape
+from .reading import ReplyStream
+from .recording import Recorder
+from .secrets import secret_values
 
 __all__ = ["ApiKey", "ChatCompletions"]
 
@@ -57,13 +54,7 @@ _KEEPALIVE_SECONDS: Final = 4.0
 
 _TIMEOUTS: Final = Timeouts()
 _BODY_IN_ONE_WRITE: Final = 1 << 20  # above this the HTTP library wants a file object
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
-_SECRET_NAME: Final = re.compile(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
-_OWN_HEADERS: Final = frozenset(
-    {"content-length", "content-type", "host", "transfer-encoding", "connection", "x-client-request-id"}
-)
 
 
 class ChatCompletions:
@@ -114,7 +105,7 @@ class ChatCompletions:
         recorder: Recorder | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        base = _base_url(base_url)
+        base = read_base_url(base_url)
         if type(model) is not str or not model:
             raise InputError("ChatCompletions.model: expected a non-empty string")
         if max_in_flight is not None:
@@ -123,19 +114,19 @@ class ChatCompletions:
         check_count("ChatCompletions.max_response_bytes", max_response_bytes, 1)
         check_count("ChatCompletions.max_event_bytes", max_event_bytes, 1)
         if type(api_key) is str:
-            _check_key(api_key)
+            check_key(api_key)
         elif api_key is not None and not callable(api_key):
             raise InputError("ChatCompletions.api_key: expected a string, a function or None")
         self.base_url, self.model = str(base), model
-        self.dialect = _dialect(dialect, base.host or "")
+        self.dialect = choose_dialect(dialect, base.host or "")
         self.timeouts = timeouts
         self.max_request_bytes, self.max_response_bytes = max_request_bytes, max_response_bytes
         self.max_event_bytes, self.max_in_flight = max_event_bytes, max_in_flight
-        self._url = (base / "chat" / "completions").update_query(_pairs("query", query))
-        self._headers = _headers(headers, has_key=api_key is not None)
+        self._url = (base / "chat" / "completions").update_query(string_pairs("query", query))
+        self._headers = request_headers(headers, has_key=api_key is not None)
         self._api_key, self._given_session, self._trust_env = api_key, session, trust_env
         self._recorder, self._wall_clock = recorder, wall_clock
-        self._known_secrets = _secrets(headers, query)
+        self._known_secrets = secret_values(headers, query)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: aiohttp.ClientSession | None = None
         self._slots: asyncio.Semaphore | None = None
@@ -191,7 +182,7 @@ class ChatCompletions:
                 attempt_id=attempt_id,
                 may_have_been_processed=False,
             ) from error
-        _check_key(key)
+        check_key(key)
         return key
 
 
@@ -244,9 +235,9 @@ class _Send:
             if slots is not None:
                 slots.release()
             raise
-        source = _HTTPSource(response, slots, tape)
+        source = HTTPSource(response, slots, tape)
         try:
-            if response.status != 200 or not _is_event_stream(response):
+            if response.status != 200 or not is_event_stream(response):
                 await self._refuse(source, started, secrets)
             stream = ReplyStream(self._assembler(), source, now=loop.time, secrets=secrets)
             source.watchdog = Watchdog(stream, owner.timeouts, started=started, loop=loop, expire=source.expire)
@@ -293,16 +284,16 @@ class _Send:
                     f"{code}: expected an answer within {seconds:g} s, got none", code=code, attempt_id=self._attempt_id
                 )
             else:
-                failure = _send_error(error, self._attempt_id)
+                failure = translate_error(error, self._attempt_id)
         raise failure  # outside the handler: what the HTTP library raised may hold the request's headers
 
-    async def _refuse(self, source: _HTTPSource, started: float, secrets: tuple[str, ...]) -> NoReturn:
+    async def _refuse(self, source: HTTPSource, started: float, secrets: tuple[str, ...]) -> NoReturn:
         """Raise for an answer that is no event stream, with what its body says."""
         owner, loop, response = self._owner, asyncio.get_running_loop(), source.response
         until = loop.time() + _ERROR_BODY_SECONDS
         if owner.timeouts.total is not None:
             until = min(until, started + owner.timeouts.total)
-        body, whole = await _read_some(response.content, until)
+        body, whole = await read_some(response.content, until)
         if source.tape is not None:
             source.tape.add(body)
         source.end("complete" if whole else "cut")
@@ -327,171 +318,3 @@ class _Send:
             vendor_type=vendor.type if vendor else None,
             vendor_message=vendor.message if vendor else None,
         )
-
-
-class _HTTPSource:
-    """Owns the connection, the clock, the tape and the slot of one send; `end` frees them all."""
-
-    def __init__(self, response: aiohttp.ClientResponse, slots: asyncio.Semaphore | None, tape: Tape | None) -> None:
-        self.response, self.tape = response, tape
-        self.watchdog: Watchdog | None = None
-        self._slots = slots
-        self._ended = False
-        # The reader's own read, without a wrapper around it unless a tape runs.
-        self.read: Callable[[], Awaitable[bytes]] = response.content.readany
-        if tape is not None:
-            tape.answered(response.status, response.headers)
-            self.read = functools.partial(_read_taped, response.content, tape)
-
-    def expire(self, expired: ClockExpired) -> None:
-        """Wake the read that waits, or the next one."""
-        self.response.content.set_exception(expired)
-
-    def cut(self, error: Exception) -> Cut | None:
-        if isinstance(error, ClockExpired):
-            return Cut("nothing more", self._rest(), error.code, error.expected)
-        if isinstance(error, (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError)):
-            return Cut(f"a broken connection ({type(error).__name__})", self._rest())
-        return None
-
-    def _rest(self) -> bytes:
-        """What had arrived and was not read: the reader drops it once an error is set, so take that back."""
-        content = self.response.content
-        content.set_exception(None)  # type: ignore[arg-type]  # no other way to the bytes it holds
-        rest = content.read_nowait()
-        if rest and self.tape is not None:
-            self.tape.add(rest)
-        return rest
-
-    async def settle(self) -> None:
-        """Let the loop look at the socket once: the end of the body is often there already."""
-        for _ in range(2):  # the look comes after the first step back to this task
-            if self.response.content.is_eof():
-                return
-            await asyncio.sleep(0)
-
-    def end(self, ended: Ended) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        if self.watchdog is not None:
-            self.watchdog.stop()
-        if self._slots is not None:
-            self._slots.release()
-        # Only a body that was read to its end leaves a connection that can be used again.
-        if ended == "complete" and self.response.content.is_eof():
-            self.response.release()
-        else:
-            self.response.close()
-        if self.tape is not None:
-            self.tape.stop(ended)
-
-
-def _is_event_stream(response: aiohttp.ClientResponse) -> bool:
-    kind: str = response.headers.get("Content-Type", "")
-    return kind.split(";", 1)[0].strip().lower() == "text/event-stream"
-
-
-async def _read_taped(content: aiohttp.StreamReader, tape: Tape) -> bytes:
-    chunk = await content.readany()
-    if chunk:
-        tape.add(chunk)
-    return chunk
-
-
-async def _read_some(content: aiohttp.StreamReader, until: float) -> tuple[bytes, bool]:
-    """Read up to `ERROR_BODY_BYTES` until a moment; say whether that is the whole body."""
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout_at(until):
-            while size < ERROR_BODY_BYTES:
-                chunk = await content.readany()
-                if not chunk:
-                    return b"".join(chunks), True
-                chunks.append(chunk)
-                size += len(chunk)
-    except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError):
-        pass  # the status is known; the reason is what came of it
-    return b"".join(chunks)[:ERROR_BODY_BYTES], False
-
-
-def _send_error(error: Exception, attempt_id: str) -> ProviderError:
-    """Translate what the HTTP library raised, without what it may hold of the request."""
-    kind = type(error).__name__
-    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)):
-        inner = getattr(error, "os_error", None)
-        detail = f"{kind}, {type(inner).__name__}" if inner is not None else kind
-        failed = ConnectionFailed(
-            f"expected a connection to the server, got none ({detail})",
-            attempt_id=attempt_id,
-            may_have_been_processed=False,
-        )
-        failed.__cause__ = inner if isinstance(inner, OSError) else None
-        return failed
-    lost = ConnectionLost(f"expected an HTTP answer, got a connection that ended ({kind})", attempt_id=attempt_id)
-    lost.__cause__ = None if isinstance(error, aiohttp.ClientResponseError) else error
-    return lost
-
-
-def _base_url(text: str) -> URL:
-    if type(text) is not str:
-        raise InputError("ChatCompletions.base_url: expected a string")
-    try:
-        url = URL(text.rstrip("/"))
-    except ValueError:
-        raise InputError("ChatCompletions.base_url: expected an http or https URL, got no URL") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise InputError("ChatCompletions.base_url: expected an http or https URL with a host")
-    if url.user is not None or url.password is not None:
-        raise InputError("ChatCompletions.base_url: expected no user or password in it; use api_key= or headers=")
-    if url.raw_query_string or url.raw_fragment:
-        raise InputError("ChatCompletions.base_url: expected no query or fragment in it; use query=")
-    if url.path.endswith("/chat/completions"):
-        raise InputError("ChatCompletions.base_url: expected the part before /chat/completions")
-    return url
-
-
-def _dialect(wanted: str | Dialect | None, host: str) -> Dialect:
-    if wanted is None:
-        return dialect_for_host(host)
-    if type(wanted) is Dialect:
-        return wanted
-    if type(wanted) is str:
-        return preset(wanted)
-    raise InputError(f"ChatCompletions.dialect: expected a name, a Dialect or None, got {type(wanted).__name__}")
-
-
-def _check_key(key: Any) -> None:
-    if type(key) is not str or not _VISIBLE.fullmatch(key):
-        raise InputError("ChatCompletions.api_key: expected a non-empty string of visible ASCII characters")
-
-
-def _pairs(name: str, given: Mapping[str, str] | None) -> dict[str, str]:
-    pairs = dict(given or {})
-    for key, value in pairs.items():
-        if type(key) is not str or type(value) is not str or not key:
-            raise InputError(f"ChatCompletions.{name}: expected names and values that are strings")
-    return pairs
-
-
-def _headers(given: Mapping[str, str] | None, *, has_key: bool) -> dict[str, str]:
-    """All headers but the key and the attempt's id."""
-    ours = {"User-Agent": "agentloop", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
-    theirs = _pairs("headers", given)
-    for name, value in theirs.items():
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-            raise InputError("ChatCompletions.headers: expected header names and values without control characters")
-        if name.lower() in _OWN_HEADERS:
-            raise InputError(f"ChatCompletions.headers: expected no {name}, which is written here")
-        if name.lower() == "authorization" and has_key:
-            raise InputError("ChatCompletions.headers: expected no Authorization beside api_key")
-    replaced = {name.lower() for name in theirs}
-    kept = {name: value for name, value in ours.items() if name.lower() not in replaced}
-    return {**kept, **theirs, "Content-Type": "application/json"}
-
-
-def _secrets(*given: Mapping[str, str] | None) -> tuple[str, ...]:
-    """Values of headers and query members whose names say that they are secret, and their last words."""
-    values = [value for pairs in given if pairs for name, value in pairs.items() if _SECRET_NAME.search(name)]
-    return tuple(dict.fromkeys(part for value in values for part in (value, value.rsplit(" ", 1)[-1])))

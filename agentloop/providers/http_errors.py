@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import HTTPStatusError
+from .secrets import redact, redact_text
 
 __all__ = [
     "ERROR_BODY_BYTES",
@@ -29,7 +30,6 @@ __all__ = [
     "may_have_been_processed",
     "parse_error_body",
     "parse_retry_after",
-    "redact",
     "shorten",
     "status_error",
 ]
@@ -64,11 +64,17 @@ def parse_error_body(body: bytes, *, secrets: Iterable[str] = ()) -> VendorError
     """Take code, type and message from the body of an error, of whatever shape.
 
     Never raises: a body that says nothing gives a `VendorError` without facts. ``secrets`` are
-    blanked first, because servers quote the key they refuse.
+    blanked, because servers quote the key they refuse.
     """
-    text = redact(body[:ERROR_BODY_BYTES], secrets).strip()
-    if not text:
-        return VendorError()
+    secrets = tuple(secrets)
+    found = _read(redact(body[:ERROR_BODY_BYTES], secrets).strip())
+    if not secrets:
+        return found
+    facts = {name: getattr(found, name) for name in found.__struct_fields__}
+    return VendorError(**{name: fact and redact_text(fact, secrets) for name, fact in facts.items()})
+
+
+def _read(text: bytes) -> VendorError:
     if text[:1] in (b"{", b"["):
         try:
             return _from_json(json.loads(text))
@@ -98,6 +104,7 @@ def status_error(
         now: POSIX time, for a ``Retry-After`` date.
         secrets: texts that the error must not repeat.
     """
+    secrets = tuple(secrets)
     vendor = parse_error_body(body, secrets=secrets)
     request_id = headers.get("x-request-id")
     said = " / ".join(word for word in (vendor.type, vendor.code, vendor.message, vendor.upstream) if word)
@@ -110,7 +117,7 @@ def status_error(
         vendor_code=vendor.code,
         vendor_type=vendor.type,
         vendor_message=vendor.message,
-        request_id=shorten(request_id, _CODE_CHARS) if request_id else None,
+        request_id=redact_text(shorten(request_id, _CODE_CHARS), secrets) if request_id else None,
     )
 
 
@@ -143,7 +150,7 @@ def _from_object(error: dict[str, Any], outer: dict[str, Any]) -> VendorError:
         code=_word(outer.get("code") if code is None else code),
         type=_word(kind),
         message=message,
-        upstream=parse_error_body(raw.encode("utf-8", "replace")).message if isinstance(raw, str) else None,
+        upstream=_read(raw.encode("utf-8", "replace").strip()).message if isinstance(raw, str) else None,
     )
 
 
@@ -169,18 +176,6 @@ def shorten(text: str, limit: int = VENDOR_MESSAGE_CHARS) -> str:
     """One line of at most ``limit`` characters, without control characters."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text[: limit * 4]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def redact(text: bytes, secrets: Iterable[str]) -> bytes:
-    """Blank each secret, byte for byte, so that the size stays what it was.
-
-    Secrets under 8 bytes are placeholders ("x", "none"): blanking them would only spoil the text.
-    """
-    for secret in secrets:
-        raw = secret.encode("utf-8", "surrogatepass")
-        if len(raw) >= 8:
-            text = text.replace(raw, b"*" * len(raw))
-    return text
 
 
 def parse_retry_after(headers: Mapping[str, str], *, now: float) -> float | None:

@@ -17,8 +17,8 @@ from ..errors import InputError, StreamRefused
 from ..messages import ModelReply
 from ..wire.assembler import ReplyAssembler
 from ..wire.deltas import Delta
-from .http_errors import redact
 from .recording import Ended
+from .secrets import redact_text
 
 __all__ = ["ByteSource", "Cut", "ReplyStream"]
 
@@ -94,7 +94,7 @@ class ReplyStream:
     ) -> None:
         self.reading = False
         self.waiting_since = now()
-        self._assembler, self._source, self._now, self._secrets = assembler, source, now, secrets
+        self._assembler, self._source, self._now, self._secrets = assembler, source, now, tuple(secrets)
         self._feed, self._read = assembler.feed, source.read
         self._seen = assembler.progress
         self._pending: list[Delta] = []  # previews of one read, last first
@@ -223,7 +223,7 @@ class ReplyStream:
         for name in ("vendor_code", "vendor_type", "vendor_message", "got"):
             text = getattr(refusal, name)
             if text is not None:
-                setattr(refusal, name, redact(text.encode(), self._secrets).decode())
+                setattr(refusal, name, redact_text(text, self._secrets))
         refusal.args = (*refusal.args[:4], refusal.got)
         refusal.__cause__ = refusal.__context__ = None  # the fault it came from has the text unblanked
         return refusal

@@ -32,8 +32,8 @@ from typing import Final, Literal
 import msgspec
 
 from ..errors import InputError
-from .http_errors import redact
 from .provider import RequestInspection
+from .secrets import redact
 
 __all__ = ["Ended", "RecordedRequest", "Recorder", "Recording", "Tape", "load_recording", "load_recordings"]
 
