@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +33,7 @@ from ..providers import ChatCompletions
 from ..results import RunResult
 from ..runtime import Runtime
 from ..sinks import JsonLinesSink
+from .endpoint import add_endpoint_arguments, endpoint_provider
 from .screen import Screen, usage_words
 
 __all__ = ["AgentNotFound", "add_parser", "load_agent", "run"]
@@ -56,14 +56,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("agent", metavar="MODULE:AGENT", help="as in notes:assistant, or path/to/notes.py:assistant")
     parser.add_argument("prompt", help="what the user says; - reads it from standard input")
-    parser.add_argument("--base-url", metavar="URL", help="of the endpoint (default: OPENAI_BASE_URL)")
-    parser.add_argument("--model", metavar="NAME", help="(default: AGENTLOOP_MODEL)")
-    parser.add_argument("--dialect", metavar="NAME", help="(default: AGENTLOOP_DIALECT, else by the host)")
-    parser.add_argument(
-        "--api-key-env",
-        metavar="NAME",
-        help="environment variable that holds the key (default: OPENAI_API_KEY, where it is set)",
-    )
+    add_endpoint_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the events as JSON lines instead of the text")
     parser.set_defaults(usage_error=parser.error)
 
@@ -72,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the agent once; the exit status is described in the command's help."""
     notices = Screen(sys.stderr)
     try:
-        provider = _provider(args, os.environ)
+        provider = endpoint_provider(args, os.environ)
         agent = load_agent(args.agent)
     except InputError as error:
         args.usage_error(str(error))  # exits with status 2
@@ -131,23 +124,6 @@ def _load_module(source: str) -> ModuleType:
     except Exception as error:
         raise AgentNotFound(f"{source} cannot be imported: {type(error).__name__}: {error}") from error
     return module
-
-
-def _provider(args: argparse.Namespace, environ: Mapping[str, str]) -> ChatCompletions:
-    base_url = args.base_url or environ.get("OPENAI_BASE_URL")
-    if not base_url:
-        raise InputError("expected --base-url URL, or OPENAI_BASE_URL in the environment")
-    model = args.model or environ.get("AGENTLOOP_MODEL")
-    if not model:
-        raise InputError("expected --model NAME, or AGENTLOOP_MODEL in the environment")
-    if args.api_key_env and not environ.get(args.api_key_env):
-        raise InputError(f"--api-key-env: expected a key in the environment variable {args.api_key_env}, got none")
-    return ChatCompletions(
-        base_url,
-        model=model,
-        api_key=environ.get(args.api_key_env or "OPENAI_API_KEY") or None,
-        dialect=args.dialect or environ.get("AGENTLOOP_DIALECT") or None,
-    )
 
 
 async def _run(agent: Agent, prompt: str, provider: ChatCompletions, *, as_json: bool, notices: Screen) -> RunResult:
