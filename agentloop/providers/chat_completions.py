@@ -32,7 +32,6 @@ from ..messages import ModelRequest
 from ..wire.assembler import ReplyAssembler
 from ..wire.dialect import Dialect
 from ..wire.encode import EncodedRequest, encode_request
-from .clock import Watchdog
 from .endpoint import check_key, choose_dialect, read_base_url, request_headers, string_pairs
 from .http_errors import body_kind, parse_error_body, status_error
 from .http_source import HTTPSource, is_event_stream, read_some, translate_error
@@ -240,7 +239,7 @@ class _Send:
             if response.status != 200 or not is_event_stream(response):
                 await self._refuse(source, started, secrets)
             stream = ReplyStream(self._assembler(), source, now=loop.time, secrets=secrets)
-            source.watchdog = Watchdog(stream, owner.timeouts, started=started, loop=loop, expire=source.expire)
+            source.watch(stream, owner.timeouts, started=started, loop=loop)
         except BaseException:
             source.end("abandoned")
             raise

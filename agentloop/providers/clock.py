@@ -35,10 +35,11 @@ class Watchdog:
     Args:
         stream: asked for its progress; ``waiting_since`` must be in the loop's time.
         started: when the send began, in the loop's time.
+        unread: whether bytes have come that the stream did not take yet; they may be an event.
         expire: called once, with what ran out.
     """
 
-    __slots__ = ("_expire", "_first_at", "_idle", "_loop", "_stream", "_timeouts", "_timer", "_total_at")
+    __slots__ = ("_expire", "_first_at", "_idle", "_loop", "_stream", "_timeouts", "_timer", "_total_at", "_unread")
 
     def __init__(
         self,
@@ -47,9 +48,11 @@ class Watchdog:
         *,
         started: float,
         loop: asyncio.AbstractEventLoop,
+        unread: Callable[[], bool],
         expire: Callable[[ClockExpired], None],
     ) -> None:
-        self._stream, self._timeouts, self._loop, self._expire = stream, timeouts, loop, expire
+        self._stream, self._timeouts, self._loop = stream, timeouts, loop
+        self._unread, self._expire = unread, expire
         self._total_at = None if timeouts.total is None else started + timeouts.total
         self._first_at = None if timeouts.first_event is None else started + timeouts.first_event
         self._idle = timeouts.idle
@@ -68,15 +71,24 @@ class Watchdog:
         if self._total_at is not None and now >= self._total_at:
             self._expire(ClockExpired("total_timeout", f"the whole reply within {self._timeouts.total:g} s"))
             return
+        expired = self._late_event(now)
+        if expired is None:
+            self._arm(now)
+        elif self._unread():  # it came in this turn of the loop, and the reader comes after the timer
+            self._timer = self._loop.call_at(now, self._check)
+        else:
+            self._expire(expired)
+
+    def _late_event(self, now: float) -> ClockExpired | None:
+        """Whether the next event is overdue."""
         if not self._stream.progress:
-            if self._first_at is not None and now >= self._first_at:
-                seconds = self._timeouts.first_event
-                self._expire(ClockExpired("first_event_timeout", f"the first event within {seconds:g} s of the send"))
-                return
-        elif self._idle is not None and self._stream.reading and now >= self._stream.waiting_since + self._idle:
-            self._expire(ClockExpired("idle_timeout", f"an event within {self._idle:g} s of the one before"))
-            return
-        self._arm(now)
+            if self._first_at is None or now < self._first_at:
+                return None
+            seconds = self._timeouts.first_event
+            return ClockExpired("first_event_timeout", f"the first event within {seconds:g} s of the send")
+        if self._idle is None or not self._stream.reading or now < self._stream.waiting_since + self._idle:
+            return None
+        return ClockExpired("idle_timeout", f"an event within {self._idle:g} s of the one before")
 
     def _arm(self, now: float) -> None:
         moments = []

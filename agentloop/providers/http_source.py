@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 
 from ..errors import ConnectionFailed, ConnectionLost, ProviderError
+from ..limits import Timeouts
 from .clock import ClockExpired, Watchdog
 from .http_errors import ERROR_BODY_BYTES
-from .reading import Cut
+from .reading import Cut, ReplyStream
 from .recording import Ended, Tape
 
 __all__ = ["HTTPSource", "is_event_stream", "read_some", "translate_error"]
@@ -31,9 +32,19 @@ class HTTPSource:
             tape.answered(response.status, response.headers)
             self.read = functools.partial(_read_taped, response.content, tape)
 
-    def expire(self, expired: ClockExpired) -> None:
-        """Wake the read that waits, or the next one."""
-        self.response.content.set_exception(expired)
+    def watch(
+        self, stream: ReplyStream, timeouts: Timeouts, *, started: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Start the clocks; what runs out wakes the read that waits, or the next one."""
+        content = self.response.content
+        self.watchdog = Watchdog(
+            stream,
+            timeouts,
+            started=started,
+            loop=loop,
+            unread=lambda: content.total_bytes > stream.bytes_seen,
+            expire=content.set_exception,
+        )
 
     def cut(self, error: Exception) -> Cut | None:
         if isinstance(error, ClockExpired):

@@ -107,6 +107,11 @@ class ReplyStream:
         """How many events with data have come."""
         return self._assembler.progress
 
+    @property
+    def bytes_seen(self) -> int:
+        """How many bytes of the body were taken in."""
+        return self._assembler.bytes_seen
+
     def __aiter__(self) -> Self:
         return self
 

@@ -638,7 +638,7 @@ async def test_max_in_flight_sends_in_order_of_arrival_and_never_more(server: Re
 
 
 async def test_every_way_out_gives_its_slot_back(server: ReplayServer, make: Make) -> None:
-    provider = make(max_in_flight=1, timeouts=Timeouts(total=0.2))
+    provider = make(max_in_flight=1, timeouts=Timeouts(total=0.5))
     server.script(
         Answer.error(500, {}),
         Answer(silent=True, ending="close"),

@@ -30,6 +30,13 @@ class HandLoop:
         self.timers.append(timer)
         return timer
 
+    def step(self, seconds: float) -> None:
+        """Move, and fire what is due then, once."""
+        self.now += seconds
+        for timer in [timer for timer in self.timers if timer.when <= self.now]:
+            self.timers.remove(timer)
+            timer.callback()
+
     def move(self, seconds: float) -> None:
         end = self.now + seconds
         while due := sorted((timer for timer in self.timers if timer.when <= end), key=lambda timer: timer.when):
@@ -44,6 +51,7 @@ class Watched:
 
     def __init__(self, **timeouts: float | None) -> None:
         self.loop = HandLoop()
+        self.unread = False
         self.progress, self.reading, self.waiting_since = 0, True, self.loop.now
         self.expired: list[ClockExpired] = []
         self.dog = Watchdog(
@@ -51,6 +59,7 @@ class Watched:
             Timeouts(**{"total": None, "first_event": None, "idle": None, **timeouts}),
             started=self.loop.now,
             loop=self.loop,  # type: ignore[arg-type]
+            unread=lambda: self.unread,
             expire=self.expired.append,
         )
 
@@ -115,6 +124,20 @@ def test_a_slow_reader_is_not_the_servers_delay() -> None:
     watched.loop.move(2.9)
     assert watched.codes == []
     watched.loop.move(3)
+    assert watched.codes == ["idle_timeout"]
+
+
+def test_bytes_that_came_in_the_last_moment_are_read_first() -> None:
+    watched = Watched(idle=3)
+    watched.event()
+    watched.unread = True
+    watched.loop.step(3)
+    assert watched.codes == []
+    watched.event()
+    watched.unread = False
+    watched.loop.move(2.9)
+    assert watched.codes == []
+    watched.loop.move(0.2)
     assert watched.codes == ["idle_timeout"]
 
 
