@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 from ..effects import Rejected, Scope, answer_call, send, settle, skip_calls
 from ..errors import AgentLoopError, BudgetError
@@ -61,13 +62,16 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         origin_id=opened.origin_id,
         catalogue_digest=opened.catalogue_digest,
     )
+    me = cast("asyncio.Task[object]", asyncio.current_task())
+    requests = me.cancelling()
     clock = asyncio.timeout(scope.limits.max_seconds)
     try:
         if cancelled:
             raise asyncio.CancelledError
         async with clock:
             while await advance(scope) is not Phase.ENDED:
-                pass
+                if me.cancelling() > requests:  # whoever was waited for kept the cancel to itself
+                    raise asyncio.CancelledError
     except TimeoutError as error:
         if not clock.expired():
             await _abort(scope, "failed", error)

@@ -1,0 +1,197 @@
+"""What tests of whole runs share: the documented order of events, and what any end must leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import agentloop as al
+from agentloop.exchange import Book, Fact, ReplyTaken, SendStarted, SlotMoved
+from agentloop.messages import ModelExchange
+from agentloop.persistence import Backend, MemoryBackend, Store
+from agentloop.wire.encode import encode_request
+from agentloop.wire.history import decode_messages
+from agentloop.wire.presets import dialect
+
+__all__ = [
+    "NEXT",
+    "SlowBackend",
+    "body_of",
+    "check_end",
+    "check_order",
+    "facts_of",
+    "follow_all",
+    "on_backend",
+    "other_tasks",
+    "pairs_in",
+    "turn_of",
+]
+
+NEXT: Final[dict[str, dict[str, str]]] = {
+    # RunStarted  (<model call>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
+    "new": {"run.started": "idle"},
+    "idle": {
+        "model.start": "calling",
+        "runtime.rejected": "idle",
+        "tool.started": "tool",
+        "tool.skipped": "idle",
+        "run.ended": "over",
+    },
+    # ModelStart  (TextPreview | ReasoningPreview)*  [ModelParsed]  ModelEnd
+    "calling": {
+        "model.output": "calling",
+        "model.reasoning": "calling",
+        "model.parsed": "parsed",
+        "model.end": "idle",
+    },
+    "parsed": {"model.end": "idle"},
+    "tool": {"tool.progress": "tool", "tool.ended": "idle"},
+    "over": {},
+}
+"""The order that the docstrings of `agentloop.events` write down, as a table of its own."""
+
+
+def check_order(events: Sequence[al.Event]) -> None:
+    """Hold a run's events, as a reader gets them from the first to the last, to the documented order."""
+    state = "new"
+    for event in events:
+        assert event.type in NEXT[state], f"{event.type} in state {state}: {[e.type for e in events]}"
+        state = NEXT[state][event.type]
+    assert state == "over", [event.type for event in events]
+    sequences = [event.sequence for event in events]
+    assert sequences == sorted(set(sequences))
+    assert len({event.run_id for event in events}) == 1
+    attempt = None
+    for event in events:
+        if isinstance(event, al.ModelStart):
+            attempt = event.attempt_id
+        elif isinstance(event, (al.TextPreview, al.ReasoningPreview, al.ModelParsed, al.ModelEnd)):
+            assert event.attempt_id == attempt == event.invocation_id
+    starts = [event.call_sequence for event in events if isinstance(event, al.ModelStart)]
+    assert starts == list(range(1, len(starts) + 1))
+
+
+def turn_of(runtime: al.Runtime, ref: str) -> Any:
+    """The run's facts, as state."""
+    return runtime._store.book.turn(ref)
+
+
+async def facts_of(runtime: al.Runtime) -> list[Fact]:
+    """Every fact that the medium of a runtime holds."""
+    return await runtime._store._backend.load()
+
+
+async def follow_all(runtime: al.Runtime, ref: str) -> list[al.Event]:
+    """A run's events to its last, whatever ended it."""
+    events: list[al.Event] = []
+    try:
+        async for event in runtime.follow(ref):
+            events.append(event)
+    except (Exception, asyncio.CancelledError):
+        assert runtime._live(ref).feed.closed
+    return events
+
+
+async def check_end(runtime: al.Runtime, ref: str, outcome: str, reason: str | None = None) -> list[al.Event]:
+    """Hold what every end of a run must leave: a usable history, one of each event, nothing open.
+
+    Returns:
+        The run's events.
+    """
+    turn = turn_of(runtime, ref)
+    assert turn.closed is not None
+    assert turn.closed.outcome == outcome
+    if reason is not None:
+        assert turn.closed.reason == reason
+    assert turn.sends == {}
+    for entry in turn.entries:
+        assert entry.complete
+        assert [slot.feedback.tool_call_id for slot in entry.slots] == [call.id for call in entry.reply.calls]
+
+    facts = [fact for fact in await facts_of(runtime) if fact.run_id == ref]
+    events = await follow_all(runtime, ref)
+    check_order(events)
+    admitted = [fact.attempt_id for fact in facts if isinstance(fact, SendStarted)]
+    started = [event.attempt_id for event in events if isinstance(event, al.ModelStart)]
+    ended = [event.attempt_id for event in events if isinstance(event, al.ModelEnd)]
+    assert admitted == started == ended
+    replied = [fact.attempt_id for fact in facts if isinstance(fact, ReplyTaken)]
+    stood = [event.attempt_id for event in events if isinstance(event, al.ModelEnd) and event.status == "success"]
+    assert replied == stood
+
+    claims = Counter(fact.effect_id for fact in facts if isinstance(fact, SlotMoved) and fact.state == "started")
+    assert all(count == 1 for count in claims.values())
+    told = Counter(event.invocation_id for event in events if isinstance(event, al.ToolEnded))
+    assert told == claims
+    last = events[-1]
+    assert isinstance(last, al.RunEnded)
+    assert (last.outcome, last.reason) == (turn.closed.outcome, turn.closed.reason)
+    assert (last.model_calls, last.tool_calls) == (len(admitted), len(claims))
+    return events
+
+
+def body_of(request: al.ModelRequest, *, model: str = "m") -> bytes:
+    """The bytes of a request under the strict dialect."""
+    return encode_request(request, model=model, dialect=dialect("openai")).body
+
+
+def pairs_in(request: al.ModelRequest) -> list[tuple[str, str]]:
+    """Call id and feedback text of every call in a request, earlier turns included.
+
+    What goes over the wire is decoded again, so an orphaned or missing result fails here.
+    """
+    decoded = decode_messages(json.dumps(json.loads(body_of(request))["messages"]))
+    pairs = []
+    for message in decoded:
+        if isinstance(message, ModelExchange):
+            pairs += [(item.tool_call_id, item.text) for item in message.feedback]
+    return pairs
+
+
+def other_tasks() -> set[asyncio.Task[Any]]:
+    """Tasks of this loop besides the current one."""
+    return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+
+
+class SlowBackend(MemoryBackend):
+    """A medium whose writes wait, before and after the facts are held.
+
+    Attributes:
+        log: how each write ended, oldest first.
+        hook: awaited in each write, after the facts are held.
+    """
+
+    def __init__(self, hook: Callable[[Sequence[Fact]], Awaitable[None]] | None = None) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self.hook = hook
+
+    async def append(self, facts: Sequence[Fact]) -> None:
+        try:
+            await asyncio.sleep(0)
+            await super().append(facts)
+            if self.hook is not None:
+                await self.hook(facts)
+            await asyncio.sleep(0)
+        except BaseException as error:
+            self.log.append(type(error).__name__)
+            raise
+        self.log.append("whole")
+
+    async def forget(self, run_ids: Sequence[str]) -> None:
+        await asyncio.sleep(0)
+        await super().forget(run_ids)
+
+
+@asynccontextmanager
+async def on_backend(backend: Backend | None, provider: al.Provider, **options: Any) -> AsyncIterator[al.Runtime]:
+    """A runtime over a medium of the test's own; None is the runtime's own memory."""
+    runtime = al.Runtime(provider, **options)
+    if backend is not None:
+        runtime._store = Store(backend, Book(runtime._mint, limits=options.get("limits")))
+    async with runtime:
+        yield runtime
