@@ -90,8 +90,8 @@ async def follow_all(runtime: al.Runtime, ref: str) -> list[al.Event]:
     events: list[al.Event] = []
     try:
         async for event in runtime.follow(ref):
-            events.append(event)
-    except (Exception, asyncio.CancelledError):
+            events.append(event)  # noqa: PERF401  # what came before an error is kept
+    except Exception:  # noqa: BLE001  # what ended the run
         assert runtime._live(ref).feed.closed
     return events
 

@@ -117,8 +117,7 @@ async def conversation(*at: int, slow: bool, sink: RecordingSink | None) -> tupl
         (stepper,) = steppers
         try:
             outcome: str = (await runtime.result(ref)).outcome
-        except al.RunCancelled as error:
-            assert error.ref == ref
+        except al.RunCancelled:
             outcome = "cancelled"
         await runtime._threads.wait_idle()
         assert runtime._store.fault is None
