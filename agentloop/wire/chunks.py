@@ -109,9 +109,9 @@ def read_json(data: bytes, *, split_surrogates: bool) -> dict[str, Any]:
 def _read_surrogates(data: bytes, error: msgspec.MsgspecError, *, allowed: bool) -> Any:
     """Tell a lone surrogate, which msgspec calls truncated input, from text that is not JSON."""
     try:
-        value = json.loads(data, parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(data.decode(), parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError):
-        got = "a number out of range" if "out of range" in str(error) else "something else"
+        got = "a number out of range" if "out of range" in str(error) else "text that is none"
         raise Fault("invalid_json", "one JSON text as the data of an event", got) from None
     if not allowed:
         raise Fault("invalid_json", "whole characters in each delta", "half a surrogate pair in a string")

@@ -43,8 +43,8 @@ class Draft:
     """What is known of a reply so far.
 
     Attributes:
-        quick: the next event may be a plain delta: not the first one, none after the finish, and none
-            while half a character waits for the other half.
+        quick: the next event may be a plain delta: not the first one, none after the finish, none while
+            half a character waits for the other half, and none once content came in parts.
         finished: a finish came.
         silent: events without data.
         last_id, last_model: as they came in the last chunk judged; an equal pair needs no judging.
@@ -110,7 +110,7 @@ class Draft:
                 usage = choice.usage
         if usage is not None:
             self._usage.add(usage, finished=self.finished)
-        self.quick = not (self.finished or self._halves.held)
+        self.quick = not (self.finished or self._halves.held or self._native.has_parts)
 
     def check_identity(self, id_: str | None, model: str | None) -> None:
         """Hold a chunk's id and model, as they came, against the reply's.
@@ -174,13 +174,13 @@ class Draft:
         if self.finished and not choice.is_empty:
             self._check_late(choice)
         take = self._halves.take
+        if choice.parts:
+            self._native.add_parts(choice.parts, before=[*self.text, *self.new_text])
         content = take("content", choice.content)
         if content:
             self.new_text.append(content)
-        if choice.parts:
-            self._native.add_parts(choice.parts)
-        elif content:
-            self._native.add_text(content)
+            if not choice.parts:
+                self._native.add_text(content)
         for call in choice.calls:
             self._add_call(call)
         thought = take("reasoning_content", choice.reasoning_content)

@@ -56,6 +56,7 @@ class NativeParts:
 
     Attributes:
         reasoning_content, reasoning, refusal: pieces of text.
+        has_parts: whether content came as parts; then plain text belongs between them.
     """
 
     def __init__(self) -> None:
@@ -65,12 +66,14 @@ class NativeParts:
         self._details: list[_Run] = []
         self._content: list[_Run] = []
         self._blocks: list[_Run] = []
-        self._has_parts = False
+        self.has_parts = False
         self._extras: dict[str, Any] = {}
 
-    def add_parts(self, parts: list[dict[str, Any]]) -> None:
-        """Content that came as parts."""
-        self._has_parts = True
+    def add_parts(self, parts: list[dict[str, Any]], *, before: list[str]) -> None:
+        """Content that came as parts; ``before`` is all text of the reply before the first of them."""
+        if not self.has_parts:
+            self.has_parts = True
+            self.add_text("".join(before))
         for part in parts:
             kind = part.get("type")
             if kind == "thinking":
@@ -82,8 +85,8 @@ class NativeParts:
                 self._content.append(_Run(part, None))
 
     def add_text(self, text: str) -> None:
-        """Plain body text, which belongs between the parts where a reply has both."""
-        if self._has_parts and text:
+        """Plain body text, which only counts here where the reply also has parts."""
+        if self.has_parts and text:
             _extend(self._content, {"type": "text"}, "text", text, ("type",))
 
     def add(self, details: list[dict[str, Any]], extras: dict[str, Any]) -> None:
@@ -127,7 +130,7 @@ class NativeParts:
             "reasoning": "".join(self.reasoning),
             "refusal": "".join(self.refusal),
             "reasoning_details": [run.build() for run in self._details],
-            "content": [run.build() for run in self._content] if self._has_parts else [],
+            "content": [run.build() for run in self._content] if self.has_parts else [],
             "thinking_blocks": [run.build() for run in self._blocks],
             "calls": {str(call.position): call.extras for call in calls if call.extras},
             **self._extras,

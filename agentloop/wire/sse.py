@@ -77,6 +77,7 @@ class SSEDecoder:
         self._first_line = True
         self._data: list[bytes] = []
         self._has_data = False
+        self._has_field = False
         self._name = ""
         self._size = 0  # bytes of the complete lines of the event being gathered, without line ends
 
@@ -178,7 +179,7 @@ class SSEDecoder:
             self.bytes_seen = self.max_response_bytes
         yield from self._lines(data, offset)
         if excess > 0:
-            raise self._too_big("max_response_bytes", self.max_response_bytes, self.max_response_bytes + 1)
+            raise self._too_big("max_response_bytes", self.max_response_bytes)
 
     def end(self) -> None:
         """The body ended: settle `pending`.
@@ -198,7 +199,7 @@ class SSEDecoder:
             if name == b"data":
                 self._field(line)
             self.is_cut = not line.startswith(b":")
-        self.is_cut = self.is_cut or self._has_data
+        self.is_cut = self.is_cut or self._has_field
         if self._has_data:
             self.pending = ServerSentEvent(b"\n".join(self._data), self._name, self.started)
 
@@ -236,7 +237,7 @@ class SSEDecoder:
                 self._partial, self._partial_size = [], 0
             self._size += len(line)
             if self._size > self.max_event_bytes:
-                raise self._too_big("max_event_bytes", self.max_event_bytes, self._size)
+                raise self._too_big("max_event_bytes", self.max_event_bytes)
             if line:
                 self._line(line)
                 continue
@@ -251,7 +252,7 @@ class SSEDecoder:
             self._partial.append(rest)
             self._partial_size += len(rest)
             if self._size + self._partial_size > self.max_event_bytes:
-                raise self._too_big("max_event_bytes", self.max_event_bytes, self.max_event_bytes + 1)
+                raise self._too_big("max_event_bytes", self.max_event_bytes)
 
     def _line(self, line: bytes) -> None:
         if self._first_line:
@@ -272,6 +273,7 @@ class SSEDecoder:
         name, _, value = line.partition(b":")
         if name not in _FIELDS:
             raise _bad_line(line)
+        self._has_field = True
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
@@ -283,12 +285,14 @@ class SSEDecoder:
         event = None
         if self._has_data or self._name == "error":
             event = ServerSentEvent(b"\n".join(self._data), self._name, self.started)
-        self._data, self._has_data, self._name, self._size = [], False, "", 0
+        self._data, self._has_data, self._has_field, self._name, self._size = [], False, False, "", 0
         self._at_border, self._first_line = True, False
         return event
 
-    def _too_big(self, limit: str, allowed: int, got: int) -> Fault:
-        return Fault("oversized", f"at most {allowed} bytes ({limit})", f"at least {got}", limit=limit, allowed=allowed)
+    def _too_big(self, limit: str, allowed: int) -> Fault:
+        """How much came is not known: the first byte too many decides."""
+        got = f"at least {allowed + 1}"
+        return Fault("oversized", f"at most {allowed} bytes ({limit})", got, limit=limit, allowed=allowed)
 
     def _refused(self, fault: Fault) -> StreamRefused:
         return fault.at(self.dispatched, self.started, dialect="openai")
