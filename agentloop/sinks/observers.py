@@ -24,19 +24,18 @@ class _Pump:
         self._queue: deque[Event] = deque()
         self._max = max_events
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._closing = False
+        self.idle = asyncio.Event()
+        self.idle.set()
         self.dropped = 0
         self.failed = 0
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="agentloop observer")
+        self.task = asyncio.get_running_loop().create_task(self._run(), name="agentloop observer")
 
     def push(self, event: Event) -> None:
         if len(self._queue) >= self._max:
             self._queue.popleft()
             self.dropped += 1
         self._queue.append(event)
-        self._idle.clear()
+        self.idle.clear()
         self._wake.set()
 
     async def _run(self) -> None:
@@ -47,26 +46,18 @@ class _Pump:
                 try:
                     await self._observer.observe(event)
                 except (Exception, asyncio.CancelledError) as error:  # whatever a host raises
-                    if isinstance(error, asyncio.CancelledError) and self._closing:
+                    if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
                         raise
                     self.failed += 1
                     if self.failed == 1:  # once an observer, not once an event
                         _log.exception("observer %s failed; the run goes on", type(self._observer).__qualname__)
             self._wake.clear()
-            self._idle.set()
+            self.idle.set()
 
-    async def close(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            pass  # what is left is counted below
-        finally:
-            self.dropped += len(self._queue)
-            self._queue.clear()
-            self._closing = True
-            self._task.cancel()
-        await asyncio.wait({self._task})
+    def stop(self) -> None:
+        self.dropped += len(self._queue)
+        self._queue.clear()
+        self.task.cancel()
 
 
 class ObserverHub:
@@ -103,4 +94,14 @@ class ObserverHub:
 
     async def close(self, seconds: float = 1.0) -> None:
         """Let the queues run empty for at most ``seconds`` over all, then end the tasks."""
-        await asyncio.gather(*(pump.close(seconds) for pump in self._pumps))
+        try:
+            async with asyncio.timeout(seconds):
+                for pump in self._pumps:
+                    await pump.idle.wait()
+        except TimeoutError:
+            pass  # what is left is counted as dropped
+        finally:
+            for pump in self._pumps:
+                pump.stop()
+        if self._pumps:
+            await asyncio.wait([pump.task for pump in self._pumps])
