@@ -25,6 +25,7 @@ class Scope:
 
     Attributes:
         turn: the run's facts, as state.
+        sent_bytes: size of the newest request as it was encoded, 0 where none was measured.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
     """
@@ -55,6 +56,7 @@ class Scope:
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
         self.turn: Turn = store.book.turn(run_id)
         self.started = clock()
+        self.sent_bytes = 0
         self._mint = mint
 
     @property

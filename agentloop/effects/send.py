@@ -96,7 +96,7 @@ def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
     request = scope.store.book.request(ref, max_bytes=limits.request_bytes)
     wire, own = limits.max_wire_request_bytes, scope.provider.max_request_bytes
     if wire is not None or own is not None:
-        size = scope.provider.inspect_request(request).body_bytes
+        scope.sent_bytes = size = scope.provider.inspect_request(request).body_bytes
         if wire is not None and size > wire:
             raise LimitExceeded("max_wire_request_bytes", wire, size)
         if own is not None and size > own:

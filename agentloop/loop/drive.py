@@ -27,7 +27,14 @@ async def advance(scope: Scope) -> Phase:
     phase = phase_of(turn)
     if phase is Phase.ENDED:
         return phase
-    action = step(turn, scope.ledger, scope.limits, elapsed=scope.elapsed)
+    action = step(
+        turn,
+        scope.ledger,
+        scope.limits,
+        elapsed=scope.elapsed,
+        sent_bytes=scope.sent_bytes,
+        max_request_bytes=scope.provider.max_request_bytes,
+    )
     if type(action) is Ask:
         return follow(phase, await _ask(scope))
     if type(action) is Answer:

@@ -49,6 +49,8 @@ class Close:
 
 Action = Ask | Answer | Skip | Close
 
+_WIRE_FRAME = 64
+
 _REPLY_CODES = {"refused": "reply_refused", "incomplete": "reply_incomplete"}
 
 
@@ -60,8 +62,21 @@ def phase_of(turn: Turn) -> Phase:
     return Phase.ANSWERING if last is not None and not last.complete else Phase.ASKING
 
 
-def step(turn: Turn, ledger: Ledger, limits: LoopLimits, *, elapsed: float) -> Action:
+def step(
+    turn: Turn,
+    ledger: Ledger,
+    limits: LoopLimits,
+    *,
+    elapsed: float,
+    sent_bytes: int = 0,
+    max_request_bytes: int | None = None,
+) -> Action:
     """Decide the next action of a run that has not ended.
+
+    Args:
+        elapsed: seconds since the run began.
+        sent_bytes: size of the newest request as it was encoded.
+        max_request_bytes: the provider's own ceiling of it.
 
     A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
     answer unread skips the calls of the reply, so no effect is made in vain. What a reply's words
@@ -83,6 +98,8 @@ def step(turn: Turn, ledger: Ledger, limits: LoopLimits, *, elapsed: float) -> A
         skipped = next((slot.code for slot in last.slots if slot.state == "skipped"), None)
         return _ask_or_close(ledger, limits, elapsed) if skipped is None else Close("limit_reached", skipped)
     limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed)
+    if limit is None:
+        limit = _limit_of_wire(last, len(open_calls), limits, sent_bytes, max_request_bytes)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
     return Answer(at, open_calls[0])
@@ -131,4 +148,19 @@ def _limit_of_calls(
         return "request_bytes"
     if turn.size - turn.origin_size + reserve > limits.collection_bytes:
         return "collection_bytes"
+    return None
+
+
+def _limit_of_wire(
+    last: Entry, open_calls: int, limits: LoopLimits, sent_bytes: int, max_request_bytes: int | None
+) -> str | None:
+    """The limit on the encoded request that the next one could be over, with room for every answer.
+
+    As canonical JSON a reply and its feedback are no shorter than on the wire, apart from a frame.
+    """
+    size = sent_bytes + last.size + open_calls * limits.feedback_bytes + _WIRE_FRAME
+    if limits.max_wire_request_bytes is not None and size > limits.max_wire_request_bytes:
+        return "max_wire_request_bytes"
+    if max_request_bytes is not None and size > max_request_bytes:
+        return "max_request_bytes"
     return None
