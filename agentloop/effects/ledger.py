@@ -59,14 +59,14 @@ class Ledger:
         return max(0, min(lefts)) if lefts else None
 
     def check(self, resource: Resource, amount: int = 1) -> None:
-        """Refuse ``amount`` when any node has less left. Debits nothing.
+        """Refuse ``amount`` when any node has less left; 0 is never refused. Debits nothing.
 
         Raises:
             BudgetError: names the resource, what the grant allows here (what is kept for ancestors
                 taken off) and what it would come to.
         """
         for allowed, spent in self._allowed(resource):
-            if spent + amount > allowed:
+            if amount and spent + amount > allowed:
                 raise BudgetError(resource, allowed, spent + amount)
 
     def debit(self, resource: Resource, amount: int = 1) -> None:
