@@ -145,7 +145,7 @@ async def conversation(*at: int, slow: bool, sink: RecordingSink | None) -> tupl
 @pytest.mark.parametrize("slow", [False, True], ids=["memory", "slow medium"])
 @pytest.mark.parametrize("with_sink", [False, True], ids=["no sink", "slow sink"])
 async def test_a_run_can_be_cancelled_at_every_await_of_it(slow: bool, with_sink: bool) -> None:
-    """(R62, R80, R92, R265, R324)"""
+    """(R62, R80, R265, R324)"""
     outcomes: list[str] = []
     suspensions = 1
     while suspensions > len(outcomes):  # until a run has no such await any more, so that nothing met it
@@ -333,7 +333,7 @@ async def test_a_cancelled_thread_goes_on_alone_and_no_tool_of_the_conversation_
 
 
 async def test_a_cancel_that_meets_a_write_waits_for_it_and_other_runs_go_on() -> None:
-    """The store stops only when a write itself fails (R92)."""
+    """The store stops only when a write itself fails."""
     reached, release = asyncio.Event(), asyncio.Event()
 
     async def hook(facts: Any) -> None:
