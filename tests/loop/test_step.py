@@ -1,0 +1,422 @@
+"""Which effect is next, as a function of facts, ledger and limits: every branch, no run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentloop.admission import canonical_text
+from agentloop.effects import Ledger
+from agentloop.errors import InputError
+from agentloop.exchange import Entry, Turn
+from agentloop.limits import LoopLimits
+from agentloop.loop import Action, Answer, Ask, Close, Skip, step, verdict
+from agentloop.loop.step import _WIRE_FRAME
+from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
+from agentloop.wire.encode import encode_request
+from agentloop.wire.presets import PRESETS, dialect
+from tests.exchange.desk import Desk, asking, picture
+from tests.messages import values
+from tests.messages.values import call, reply
+
+ROOMY = LoopLimits()
+
+
+def ledger_of(limits: LoopLimits, turn: Turn | None = None) -> Ledger:
+    """The ledger of a run with these limits, with what ``turn`` used taken off."""
+    ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
+    if turn is not None:
+        ledger.charge("model_calls", turn.model_calls)
+        ledger.charge("tool_calls", turn.tool_calls)
+        ledger.charge("tokens", turn.usage.total_tokens if turn.usage else 0)
+    return ledger
+
+
+def act(turn: Turn, limits: LoopLimits = ROOMY, *, elapsed: float = 0.0, **sizes: Any) -> Action:
+    return step(turn, ledger_of(limits, turn), limits, elapsed=elapsed, **sizes)
+
+
+def run_with(*replies: ModelReply) -> tuple[Desk, Turn]:
+    """A run in which all these replies were answered, but for the last."""
+    desk = Desk()
+    turn = desk.open()
+    for made in replies[:-1]:
+        desk.exchange(turn, made)
+    if replies:
+        desk.take(turn, replies[-1])
+    return desk, turn
+
+
+# -- the plain course
+
+
+def test_a_new_run_asks() -> None:
+    """(R12)"""
+    _, turn = run_with()
+    assert act(turn) == Ask()
+
+
+def test_calls_are_answered_one_at_a_time_in_their_order_and_then_the_model_is_asked() -> None:
+    """(R13, R93)"""
+    desk, turn = run_with(asking("a", "b", "c"))
+    for position in range(3):
+        assert act(turn) == Answer(0, position)
+        desk.run(turn, 0, position)
+    assert act(turn) == Ask()
+    desk.take(turn, asking("d"))
+    assert act(turn) == Answer(1, 0)
+
+
+def test_a_call_that_was_refused_or_whose_outcome_is_unknown_counts_as_answered() -> None:
+    """(R55)"""
+    desk, turn = run_with(asking("a", "b", "c"))
+    given = desk.feedback(turn, 0, 0)
+    desk.add(desk.book.complete(turn, 0, 0, state="failed", feedback=given, code="bad_arguments"))
+    desk.start(turn, 0, 1)
+    desk.receive(turn, 0, 1, state="unknown")
+    assert act(turn) == Answer(0, 2)
+    desk.run(turn, 0, 2)
+    assert act(turn) == Ask()
+
+
+def test_a_final_reply_ends_the_run_whatever_is_left_of_its_budget() -> None:
+    """(R24)"""
+    _, turn = run_with(reply())
+    assert act(turn) == Close("completed", "stop")
+    spent = LoopLimits(max_model_calls=1, max_tokens=1, max_seconds=1.0)
+    assert act(turn, spent, elapsed=99.0) == Close("completed", "stop")
+
+
+def test_an_end_that_a_dialect_inferred_has_no_word() -> None:
+    _, turn = run_with(reply(word=None))  # type: ignore[arg-type]  # as the wire layer makes it
+    assert act(turn) == Close("completed", None)
+
+
+def test_a_decision_changes_nothing_and_is_the_same_again() -> None:
+    desk, turn = run_with(asking("a"))
+    before = picture(desk.book)
+    ledger = ledger_of(ROOMY)
+    assert step(turn, ledger, ROOMY, elapsed=0.0) == step(turn, ledger, ROOMY, elapsed=0.0)
+    assert picture(desk.book) == before
+    assert ledger.spent("tool_calls") == 0
+
+
+# -- how a reply ended
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("length", "incomplete"),
+        ("max_tokens", "incomplete"),
+        ("something new", "incomplete"),
+        ("", "incomplete"),
+        ("content_filter", "refused"),
+    ],
+)
+def test_a_reply_that_did_not_end_well_runs_none_of_its_calls(word: str, kind: str) -> None:
+    """(R25, R26)"""
+    desk, turn = run_with(reply(call("a"), call("b"), word=word))
+    action = act(turn)
+    assert action == Skip(0, (0, 1), f"reply_{kind}", f"the reply that asked for it was {kind}")
+    for position in range(2):
+        desk.skip(turn, 0, position, code=f"reply_{kind}")
+    assert act(turn) == Close(kind, word)  # type: ignore[arg-type]
+    assert turn.tool_calls == 0
+
+
+@pytest.mark.parametrize(("word", "kind"), [("length", "incomplete"), ("content_filter", "refused")])
+def test_a_reply_that_did_not_end_well_ends_the_run_also_without_calls(word: str, kind: str) -> None:
+    """(R25, R26)"""
+    _, turn = run_with(asking("a"), reply(word=word))
+    assert act(turn) == Close(kind, word)  # type: ignore[arg-type]
+
+
+def test_a_refusal_in_words_is_a_refusal_with_calls_and_without() -> None:
+    """(R27)"""
+    refusal = {"refusal": "I will not."}
+    _, turn = run_with(reply(native=refusal))
+    assert act(turn) == Close("refused", "stop")
+    _, turn = run_with(reply(call("a"), word="tool_calls", native=refusal))
+    assert act(turn) == Skip(0, (0,), "reply_refused", "the reply that asked for it was refused")
+
+
+@pytest.mark.parametrize("native", [{"refusal": ""}, {"refusal": None}, {"reasoning": 'say "refusal"'}])
+def test_what_is_no_refusal_text_refuses_nothing(native: dict[str, Any]) -> None:
+    _, turn = run_with(reply(native=native))
+    assert act(turn) == Close("completed", "stop")
+
+
+def test_the_word_stop_with_calls_runs_them() -> None:
+    """(R27)"""
+    _, turn = run_with(reply(call("a"), word="stop"))
+    assert act(turn) == Answer(0, 0)
+
+
+def test_a_verdict_is_about_the_protocol_and_not_about_the_tools() -> None:
+    """(R27)"""
+    made = asking("a")
+    assert verdict(Entry(made, "attempt", b"")) == "completed"
+
+
+# -- limits
+
+
+def test_the_model_call_limit_closes_a_run_that_would_ask_again() -> None:
+    """(R95)"""
+    desk, turn = run_with()
+    desk.exchange(turn, asking("a"))
+    assert act(turn, LoopLimits(max_model_calls=2)) == Ask()
+    assert act(turn, LoopLimits(max_model_calls=1)) == Close("limit_reached", "max_model_calls")
+
+
+def test_at_the_last_model_call_no_tool_starts_whose_answer_nobody_would_read() -> None:
+    """Two calls are allowed and the second asks for a tool: its slots are filled, the history stays usable (R95)."""
+    limits = LoopLimits(max_model_calls=2)
+    desk, turn = run_with(asking("a"), asking("b", "c"))
+    assert act(turn, limits) == Skip(1, (0, 1), "max_model_calls", "the run reached its limit (max_model_calls)")
+    for position in range(2):
+        desk.skip(turn, 1, position, code="max_model_calls")
+    assert act(turn, limits) == Close("limit_reached", "max_model_calls")
+    assert turn.model_calls == 2
+    assert desk.book.request(desk.book.reference(turn), max_bytes=10**6).exchanges == tuple(turn.exchanges)
+
+
+def test_a_batch_that_does_not_fit_the_tool_call_limit_starts_none_of_it() -> None:
+    """Eight calls, six allowed: reserved before the first starts (R102)."""
+    limits = LoopLimits(max_tool_calls=6)
+    _, turn = run_with(asking(*"abcdefgh"))
+    action = act(turn, limits)
+    assert action == Skip(0, tuple(range(8)), "max_tool_calls", "the run reached its limit (max_tool_calls)")
+    desk, turn = run_with(asking(*"abcdef"))
+    for position in range(6):
+        assert act(turn, limits) == Answer(0, position)
+        desk.run(turn, 0, position)
+    assert act(turn, limits) == Ask()
+    desk.take(turn, asking("g"))
+    assert act(turn, limits) == Skip(1, (0,), "max_tool_calls", "the run reached its limit (max_tool_calls)")
+
+
+def test_no_tool_call_at_all_may_be_allowed() -> None:
+    _, turn = run_with(asking("a"))
+    action = act(turn, LoopLimits(max_tool_calls=0))
+    assert isinstance(action, Skip)
+    assert action.code == "max_tool_calls"
+
+
+def test_the_call_that_crosses_the_token_limit_counts_and_the_next_is_not_made() -> None:
+    """(R278)"""
+    limits = LoopLimits(max_tokens=3)
+    desk, turn = run_with(asking("a"))  # its usage is 3 tokens
+    action = act(turn, limits)
+    assert action == Skip(0, (0,), "max_tokens", "the run reached its limit (max_tokens)")
+    desk.skip(turn, 0, 0, code="max_tokens")
+    assert act(turn, limits) == Close("limit_reached", "max_tokens")
+    assert act(turn, LoopLimits(max_tokens=4)) == Close("limit_reached", "max_tokens")  # what was skipped stays so
+
+
+def test_a_shared_ledger_limits_as_the_runs_own_does() -> None:
+    """(R278, R279)"""
+    parent = Ledger(model_calls=3, tokens=100)
+    _, turn = run_with()
+    child = parent.child(model_calls=8)
+    assert step(turn, child, ROOMY, elapsed=0.0) == Ask()
+    parent.debit("model_calls", 3)
+    assert step(turn, child, ROOMY, elapsed=0.0) == Close("limit_reached", "max_model_calls")
+    parent = Ledger(tokens=100)
+    parent.charge("tokens", 101)
+    assert step(turn, parent.child(), ROOMY, elapsed=0.0) == Close("limit_reached", "max_tokens")
+
+
+def test_time_is_checked_before_each_effect() -> None:
+    limits = LoopLimits(max_seconds=10.0)
+    desk, turn = run_with()
+    assert act(turn, limits, elapsed=9.9) == Ask()
+    assert act(turn, limits, elapsed=10.0) == Close("limit_reached", "max_seconds")
+    desk.take(turn, asking("a", "b"))
+    desk.run(turn, 0, 0)
+    assert act(turn, limits, elapsed=9.9) == Answer(0, 1)
+    assert act(turn, limits, elapsed=10.0) == Skip(0, (1,), "max_seconds", "the run reached its limit (max_seconds)")
+
+
+def test_equal_calls_are_those_of_one_name_and_one_text() -> None:
+    limits = LoopLimits(max_equal_calls=2)
+
+    def ask_for(name: str, text: str) -> ModelReply:
+        return reply(call("x", name, text), word="tool_calls")
+
+    desk, turn = run_with(ask_for("read", '{"id":1}'), ask_for("read", '{"id":1}'))
+    assert act(turn, limits) == Answer(1, 0)
+    desk.run(turn, 1, 0)
+    for name, text in [("write", '{"id":1}'), ("read", '{"id": 1}'), ("read", '{"id":2}')]:
+        desk.take(turn, ask_for(name, text))
+        assert isinstance(act(turn, limits), Answer)
+        desk.run(turn, len(turn.entries) - 1, 0)
+    desk.take(turn, ask_for("read", '{"id":1}'))
+    action = act(turn, limits)
+    assert action == Skip(5, (0,), "max_equal_calls", "the run reached its limit (max_equal_calls)")
+    assert isinstance(act(turn), Answer)  # off by default
+
+
+def test_equal_calls_of_one_reply_count_too() -> None:
+    _, turn = run_with(reply(call("x"), call("y"), word="tool_calls"))
+    action = act(turn, LoopLimits(max_equal_calls=1))
+    assert isinstance(action, Skip)
+    assert (action.code, action.positions) == ("max_equal_calls", (0, 1))
+
+
+# -- room, reserved before an effect
+
+
+def test_the_request_has_room_for_every_answer_before_the_first_tool_runs() -> None:
+    """(R99, R102)"""
+    desk, turn = run_with(asking("a", "b"))
+    need = turn.request_size + 2 * 1_000
+    fits = LoopLimits(request_bytes=need, feedback_bytes=1_000)
+    tight = LoopLimits(request_bytes=need - 1, feedback_bytes=1_000)
+    assert act(turn, fits) == Answer(0, 0)
+    assert act(turn, tight) == Skip(0, (0, 1), "request_bytes", "the run reached its limit (request_bytes)")
+    size = turn.request_size
+    desk.run(turn, 0, 0, "short")  # what an answer really took is what it takes from then on
+    assert turn.request_size + 1_000 < size + 2 * 1_000
+    assert act(turn, tight) == Answer(0, 1)
+
+
+def test_the_collection_has_room_for_every_answer_before_the_first_tool_runs() -> None:
+    """(R100, R102)"""
+    _, turn = run_with(asking("a"), asking("b", "c"))
+    need = turn.size - turn.origin_size + 2 * 1_000
+    assert need == sum(entry.size for entry in turn.entries) + 2_000
+    limits = LoopLimits(collection_bytes=need, feedback_bytes=1_000)
+    assert act(turn, limits) == Answer(1, 0)
+    limits = LoopLimits(collection_bytes=need - 1, feedback_bytes=1_000)
+    assert act(turn, limits) == Skip(1, (0, 1), "collection_bytes", "the run reached its limit (collection_bytes)")
+
+
+def test_the_collection_is_the_runs_own_and_the_request_has_the_history() -> None:
+    """Limits of their own, and none reserves for another (R106, R111)."""
+    desk = Desk()
+    first = desk.open("r1", UserMessage(content="x" * 5_000), conversation="c")
+    desk.exchange(first, asking("a"), "y" * 5_000)
+    desk.take(first, reply())
+    desk.close(first)
+    turn = desk.open("r2", conversation="c")
+    desk.take(turn, asking("a"))
+    assert act(turn, LoopLimits(collection_bytes=3_000, feedback_bytes=1_000)) == Answer(0, 0)
+    action = act(turn, LoopLimits(request_bytes=10_000, feedback_bytes=1_000))
+    assert isinstance(action, Skip)
+    assert action.code == "request_bytes"
+
+
+def test_one_reply_and_one_feedback_have_their_defaults() -> None:
+    """(R97, R98, R99, R100)"""
+    limits = LoopLimits()
+    kib = 1024
+    assert (limits.reply_bytes, limits.feedback_bytes) == (64 * kib, 4 * kib)
+    assert (limits.request_bytes, limits.collection_bytes) == (2 * kib * kib, 8 * kib * kib)
+
+
+def test_model_calls_have_a_default_a_range_and_a_ceiling_to_say_aloud() -> None:
+    """(R95)"""
+    assert LoopLimits().max_model_calls == 8
+    for allowed in (1, 32):
+        assert LoopLimits(max_model_calls=allowed).max_model_calls == allowed
+    for refused in (0, 33):
+        with pytest.raises(InputError, match=r"LoopLimits.max_model_calls: expected an integer from 1 to 32"):
+            LoopLimits(max_model_calls=refused)
+    assert LoopLimits(max_model_calls=100, ceiling=100).max_model_calls == 100
+
+
+@pytest.mark.parametrize("name", ["max_wire_request_bytes", "max_request_bytes"])
+def test_the_encoded_request_has_room_for_the_reply_and_every_answer(name: str) -> None:
+    """(R102, R103)"""
+    _, turn = run_with(asking("a", "b"))
+    need = 10_000 + turn.entries[0].size + 2 * ROOMY.feedback_bytes + _WIRE_FRAME
+
+    def decide(allowed: int) -> Action:
+        if name == "max_request_bytes":
+            return act(turn, sent_bytes=10_000, max_request_bytes=allowed)
+        return act(turn, LoopLimits(max_wire_request_bytes=allowed), sent_bytes=10_000)
+
+    assert decide(need) == Answer(0, 0)
+    assert decide(need - 1) == Skip(0, (0, 1), name, f"the run reached its limit ({name})")
+
+
+hard = st.text('"\\\n\x00é😀a', max_size=9)
+natives = st.fixed_dictionaries(
+    {},
+    optional={
+        "reasoning_content": hard,
+        "reasoning": hard,
+        "reasoning_details": st.lists(st.fixed_dictionaries({"type": hard, "text": hard}), max_size=2),
+        "refusal": hard,
+        "calls": st.dictionaries(st.sampled_from(["0", "1"]), st.dictionaries(hard, hard, max_size=2), max_size=2),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values.exchanges, natives, st.sampled_from(sorted(PRESETS)))
+def test_what_an_exchange_adds_on_the_wire_is_no_more_than_is_reserved_for_it(
+    exchange: Any, native: dict[str, Any], preset: str
+) -> None:
+    """(R102)"""
+    desk = Desk()
+    turn = desk.open()
+    made = msgspec.structs.replace(exchange.reply, native=Native(data=canonical_text(native)))
+    entry = desk.take(turn, made)
+    for position, given_feedback in enumerate(exchange.feedback):
+        desk.add(desk.book.complete(turn, 0, position, state="failed", feedback=given_feedback, code="x"))
+    sizes = [
+        len(encode_request(made, model="m", dialect=dialect(preset)).body)
+        for made in (
+            ModelRequest(messages=turn.history),
+            ModelRequest(messages=turn.history, exchanges=tuple(turn.exchanges)),
+        )
+    ]
+    assert sizes[1] - sizes[0] <= entry.size + _WIRE_FRAME
+
+
+# -- any run
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_run_never_goes_over_a_limit_and_always_ends_with_every_call_answered(data: st.DataObject) -> None:
+    """(R13, R95, R102)"""
+    limits = LoopLimits(
+        max_model_calls=data.draw(st.integers(1, 4)),
+        max_tool_calls=data.draw(st.none() | st.integers(0, 5)),
+        max_tokens=data.draw(st.none() | st.integers(1, 12)),
+        max_equal_calls=data.draw(st.none() | st.integers(1, 3)),
+        request_bytes=data.draw(st.sampled_from([1_024, 3_000, 10**6])),
+        feedback_bytes=256,
+    )
+    desk = Desk()
+    turn = desk.open()
+    words = st.sampled_from(["tool_calls", "tool_calls", "stop", "length", "content_filter"])
+    for _ in range(100):
+        action = act(turn, limits)
+        if isinstance(action, Ask):
+            ids = data.draw(st.lists(st.sampled_from("abcd"), max_size=3, unique=True))
+            word = data.draw(words)
+            desk.take(turn, reply(*map(call, ids), word=word))
+        elif isinstance(action, Answer):
+            assert turn.request_size + limits.feedback_bytes <= limits.request_bytes
+            desk.run(turn, action.exchange, action.position, "x" * data.draw(st.integers(0, 100)))
+        elif isinstance(action, Skip):
+            for position in action.positions:
+                desk.skip(turn, action.exchange, position, code=action.code)
+        else:
+            desk.close(turn, action.outcome, action.reason)
+            break
+    assert turn.closed is not None
+    assert turn.model_calls <= limits.max_model_calls
+    assert limits.max_tool_calls is None or turn.tool_calls <= limits.max_tool_calls
+    assert all(entry.complete for entry in turn.entries)
+    ran = [entry for entry in turn.entries if any(slot.effect_id for slot in entry.slots)]
+    assert all(verdict(entry) == "completed" for entry in ran)
