@@ -492,12 +492,13 @@ def _check_name(field: str, value: Any) -> None:
 def _sequence_of(ref: str, after: str | None) -> int:
     if after is None:
         return 0
-    try:
-        sequence = event_sequence(after)
-        if after == event_id(ref, sequence):
+    if type(after) is str and after.startswith(f"{ref}:"):
+        try:
+            sequence = event_sequence(after)
+        except ValueError:
+            sequence = -1
+        if sequence >= 0 and after == event_id(ref, sequence):
             return sequence
-    except (AttributeError, ValueError):
-        pass
     raise InputError(f"after: expected None or the id of an event of run {ref!r}, got another value")
 
 
