@@ -91,13 +91,17 @@ class Emitter:
         """
         event = self._make(ModelEnd, invocation_id, fields)
         sequence = self._sequence
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
         try:
             if self._sink is not None:
                 async with asyncio.timeout(MODEL_END_SECONDS):
                     await self._sink.emit(event)
         except TimeoutError:
             _log.warning("sink took longer than %d ms for model.end", int(MODEL_END_SECONDS * 1000))
-        except Exception:  # noqa: BLE001  # whatever a host's sink raises
+        except (Exception, asyncio.CancelledError) as error:  # whatever a host's sink raises
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > cancels:
+                raise  # it is this task that is cancelled
             _log.exception("sink failed on model.end; the outcome stands")
         finally:
             self._publish(event, sequence)

@@ -220,6 +220,15 @@ def test_a_failed_send_leaves_no_exchange_and_remembers_what_nobody_knows() -> N
     assert (turn.model_calls, turn.usage) == (2, used)
 
 
+def test_an_attempt_ends_once() -> None:
+    """(R83)"""
+    desk = Desk()
+    turn = desk.open()
+    attempt = desk.send(turn)
+    desk.fail(turn, attempt)
+    refused(desk, lambda: desk.fail(turn, attempt), ConflictError, "under way")
+
+
 def test_usage_is_added_up_over_the_calls_of_a_run_and_unknown_adds_nothing() -> None:
     desk = Desk()
     turn = desk.open()

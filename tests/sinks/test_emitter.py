@@ -173,8 +173,10 @@ async def test_a_sink_that_never_returns_holds_the_last_event_up_for_250_ms() ->
     assert [event.type for event in await taken(line.feed.follow())] == ["model.start", "model.end"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("gone"), TimeoutError(), ExceptionGroup("all", [ValueError()])])
-async def test_a_sink_that_fails_on_the_last_event_changes_nothing(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [RuntimeError("gone"), TimeoutError(), ExceptionGroup("all", [ValueError()]), asyncio.CancelledError()]
+)
+async def test_a_sink_that_fails_on_the_last_event_changes_nothing(error: BaseException) -> None:
     """(R264, R265)"""
     line = Line(sink=Failing(ModelEnd, error))
     await line.call("x")
