@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         if verdict.reply is None:
             status = max(status, 1)
-        print(_json_line(name, verdict) if args.json else _readable(name, verdict))
+        print(_json_line(name, verdict) if args.json else _readable(name, verdict), flush=True)
     progress.clear()
     return status
 
@@ -165,10 +165,9 @@ def _printable(name: str) -> str:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a number of bytes, got {text!r}")
+    return int(text)
 
 
 class _Progress:
