@@ -159,8 +159,9 @@ class Native(Value, frozen=True):
         format, version: which protocol ``data`` belongs to.
         data: canonical JSON text of one object, ``"{}"`` when there is nothing. For
             chat-completions its keys are ``reasoning_content``, ``reasoning``,
-            ``reasoning_details``, ``refusal``, ``content`` (parts as sent) and ``calls``
-            (extra fields by position, such as signatures).
+            ``reasoning_details``, ``thinking_blocks``, ``refusal``, ``content`` (parts as sent),
+            ``extra_content`` and ``calls`` (extra fields by position in the reply, such as
+            signatures; those of a call's function are under ``function``).
     """
 
     format: Literal["chat-completions"] = "chat-completions"

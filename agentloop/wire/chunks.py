@@ -139,6 +139,9 @@ def find_error(chunk: dict[str, Any]) -> None:
         raise vendor_fault(chunk["error"])
     if "choices" not in chunk and "error" in (chunk.get("object"), chunk.get("type")):
         raise vendor_fault(chunk)  # vLLM and others: the chunk itself is the error
+    x_groq = chunk.get("x_groq")
+    if type(x_groq) is dict and x_groq.get("error") is not None:
+        raise vendor_fault(x_groq["error"])
     choices = chunk.get("choices")
     for choice in choices if type(choices) is list else ():
         if type(choice) is dict:

@@ -231,13 +231,15 @@ class Draft:
         self._check_halves()
         usage = self._usage.settle()
         calls = self._settle_calls()
+        opened = [self.calls.calls[position] for position, _ in calls]
+        extras = {str(at): call.extras for at, call in enumerate(opened) if call.extras}
         reply = ModelReply(
             id=self._identity.id,
             model=self._identity.model,
             output=self._output(calls),
             termination=Termination.of(self._finish),
             usage=usage,
-            native=self._native.build(self.calls.calls),
+            native=self._native.build(extras),
         )
         if self._max_reply_bytes is not None:
             self._check_size(len(msgspec.json.encode(reply)))

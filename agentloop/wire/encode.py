@@ -22,7 +22,7 @@ from ..admission.canonical import canonical
 from ..admission.strict_json import parse
 from ..errors import AdmissionError, HistoryError, InputError
 from ..messages.exchange import ModelExchange
-from ..messages.parts import ImagePart, TextPart
+from ..messages.parts import ImagePart, TextPart, ToolCall
 from ..messages.reply import ModelReply
 from ..messages.request import (
     FunctionSpec,
@@ -192,17 +192,17 @@ def _assistant(reply: ModelReply, dialect: Dialect) -> dict[str, Any]:
         message["content"] = None
     if calls:
         extras = native.get("calls", {}) if "calls" in dialect.replay else {}
-        message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                # an empty text is no JSON and servers refuse it; every other text goes back as it came
-                "function": {"name": call.name, "arguments": call.arguments.text or "{}"},
-                **{name: _raw(value) for name, value in extras.get(str(at), {}).items()},
-            }
-            for at, call in enumerate(calls)
-        ]
+        message["tool_calls"] = [_call(call, extras.get(str(at), {})) for at, call in enumerate(calls)]
     return message
+
+
+def _call(call: ToolCall, extras: dict[str, Any]) -> dict[str, Any]:
+    """One entry of ``tool_calls``; ``extras`` are fields of it that came from the provider and go back."""
+    # an empty text is no JSON and servers refuse it; every other text goes back as it came
+    function = {"name": call.name, "arguments": call.arguments.text or "{}"}
+    function |= {name: _raw(value) for name, value in extras.get("function", {}).items()}
+    others = {name: _raw(value) for name, value in extras.items() if name != "function"}
+    return {"id": call.id, "type": "function", "function": function, **others}
 
 
 def _encode_head(request: ModelRequest, model: str, dialect: Dialect, tools: bytes) -> bytes:

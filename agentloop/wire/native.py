@@ -13,7 +13,6 @@ import msgspec
 from ..admission.canonical import canonical_text
 from ..errors import AdmissionError
 from ..messages.parts import Native
-from .calls import OpenCall
 from .chunks import thinking_text
 from .fault import Fault, kind_of
 from .surrogates import join_halves
@@ -119,8 +118,8 @@ class NativeParts:
         else:
             _extend(self._blocks, block, "thinking", text, ("type",))
 
-    def build(self, calls: list[OpenCall]) -> Native:
-        """The finished supplement.
+    def build(self, calls: dict[str, dict[str, Any]]) -> Native:
+        """The finished supplement; ``calls`` are the unknown fields of calls by their place in the reply.
 
         Raises:
             Fault: ``bad_shape``, when something in it cannot be kept as JSON.
@@ -132,7 +131,7 @@ class NativeParts:
             "reasoning_details": [run.build() for run in self._details],
             "content": [run.build() for run in self._content] if self.has_parts else [],
             "thinking_blocks": [run.build() for run in self._blocks],
-            "calls": {str(call.position): call.extras for call in calls if call.extras},
+            "calls": calls,
             **self._extras,
         }
         kept = {key: value for key, value in data.items() if value}

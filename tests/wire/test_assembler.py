@@ -345,6 +345,7 @@ ERRORS = [
     (b"event: error\n\n", None, None, None),
     (event({"object": "error", "message": "too long", "code": 40303}), "40303", None, "too long"),
     (event({"type": "error", "message": "late"}), None, "error", "late"),
+    (chunk(choice({}), x_groq={"id": "req", "error": "over capacity"}), None, None, "over capacity"),
     (event({"error": {}}), None, None, None),
     (event({"error": False}), None, None, None),
 ]

@@ -258,6 +258,14 @@ def test_unknown_fields_of_a_call_are_kept_by_its_position() -> None:
     assert arguments(reply)[1] == ("b", "g", "{}")
 
 
+def test_unknown_fields_stay_with_their_call_when_another_one_counted_once() -> None:
+    """R21."""
+    entries = [call(0, id="a", name="f"), call(1, id="a", name="f"), call(2, id="b", name="g", signature="s")]
+    reply = accepted(FIRST, calls(*entries), CALLED, COUNTED, DONE, dialect=allowing("call_repeated"))
+    assert [made.id for made in reply.calls] == ["a", "b"]
+    assert json.loads(reply.native.data) == {"calls": {"1": {"signature": "s"}}}
+
+
 # surrogates
 
 

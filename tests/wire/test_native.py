@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agentloop.messages import Native
-from agentloop.wire import reasoning_text, refusal_text
+from agentloop.messages import ModelExchange, Native, ToolFeedback, ToolResult
+from agentloop.wire import PRESETS, encode_message, reasoning_text, refusal_text
 from tests.wire.streams import (
+    CALLED,
     COUNTED,
     DONE,
     FIRST,
     STOP,
     accepted,
     allowing,
+    calls,
     choice,
     chunk,
     refused,
@@ -136,3 +138,26 @@ def test_what_cannot_be_kept_is_refused() -> None:
     assert refused(FIRST, odd, STOP, COUNTED, DONE).code == "bad_shape"
     odd = chunk(choice({"thinking_blocks": ["x"]}))
     assert refused(FIRST, odd, STOP, COUNTED, DONE).code == "bad_shape"
+
+
+def test_what_a_call_brought_goes_back_with_it() -> None:
+    """R21: beside the name and the arguments, never in their place."""
+    entry = {
+        "index": 0,
+        "id": "a",
+        "function": {"name": "f", "arguments": "{}", "signature": "s1"},
+        "extra_content": {"x": 1},
+    }
+    reply = accepted(FIRST, calls(entry), CALLED, COUNTED, DONE)
+    exchange = ModelExchange(reply=reply, feedback=(ToolFeedback.of("a", ToolResult.ok("done")),))
+    message = json.loads(b"[" + encode_message(exchange, PRESETS["gemini"]) + b"]")[0]
+    assert message["tool_calls"] == [
+        {
+            "id": "a",
+            "type": "function",
+            "function": {"name": "f", "arguments": "{}", "signature": "s1"},
+            "extra_content": {"x": 1},
+        }
+    ]
+    plain = json.loads(b"[" + encode_message(exchange, PRESETS["openai"]) + b"]")[0]
+    assert plain["tool_calls"] == [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
