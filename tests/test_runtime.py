@@ -510,7 +510,7 @@ async def test_everything_is_closed_though_one_part_fails() -> None:
             raise ValueError("no either")
 
     backend = Backend()
-    with pytest.raises(OSError, match="no"):  # noqa: PT012  # leaving the block is what is tested
+    with pytest.raises(OSError, match="no"):  # leaving the block is what is tested
         async with on_backend(backend, Failing([])):
             pass
     assert backend.closed
