@@ -183,6 +183,7 @@ async def _received(
         status=status,
         slot=state,
         code=code,
+        output=feedback.text,
         output_bytes=len(feedback.text.encode()),
         duration_ms=int((scope.clock() - began) * 1000),
     )

@@ -84,6 +84,7 @@ class ToolEnded(Event, frozen=True):
         status: ``success`` (feedback ok), ``error`` (error feedback), ``cancelled``.
         slot: the slot's state: ``done``, ``failed`` or ``unknown``.
         code: why, when the status is not ``success``.
+        output: what the model reads, cut as it is. output_bytes: its size.
     """
 
     type: ClassVar[str] = "tool.ended"
@@ -95,6 +96,7 @@ class ToolEnded(Event, frozen=True):
     status: Literal["success", "error", "cancelled"]
     slot: str
     code: str | None = None
+    output: str = ""
     output_bytes: int = 0
     duration_ms: int = 0
 

@@ -90,6 +90,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "status": statuses,
         "slot": texts,
         "code": st.none() | texts,
+        "output": texts,
         "output_bytes": counts,
         "duration_ms": counts,
     },
