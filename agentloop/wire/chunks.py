@@ -25,7 +25,7 @@ __all__ = [
     "thinking_text",
 ]
 
-SHORT: Final = 300  # characters of a vendor's error message that are kept
+_SHORT: Final = 300  # characters of a vendor's error message that are kept
 
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -136,19 +136,19 @@ def find_error(chunk: dict[str, Any]) -> None:
         Fault: ``vendor_error`` with the vendor's code, type and shortened message.
     """
     if chunk.get("error") is not None:
-        raise vendor_fault(chunk["error"])
+        raise _vendor_fault(chunk["error"])
     if "choices" not in chunk and "error" in (chunk.get("object"), chunk.get("type")):
-        raise vendor_fault(chunk)  # vLLM and others: the chunk itself is the error
+        raise _vendor_fault(chunk)  # vLLM and others: the chunk itself is the error
     x_groq = chunk.get("x_groq")
     if type(x_groq) is dict and x_groq.get("error") is not None:
-        raise vendor_fault(x_groq["error"])
+        raise _vendor_fault(x_groq["error"])
     choices = chunk.get("choices")
     for choice in choices if type(choices) is list else ():
         if type(choice) is dict:
             delta = choice.get("delta")
             for owner in (choice, delta if type(delta) is dict else {}):
                 if owner.get("error") is not None:
-                    raise vendor_fault(owner["error"])
+                    raise _vendor_fault(owner["error"])
 
 
 def error_event(data: bytes) -> Fault:
@@ -156,11 +156,11 @@ def error_event(data: bytes) -> Fault:
     try:
         value = read_json(data, split_surrogates=True)
     except Fault:
-        return vendor_fault(data.decode())
-    return vendor_fault(value.get("error") or value)
+        return _vendor_fault(data.decode())
+    return _vendor_fault(value.get("error") or value)
 
 
-def vendor_fault(error: object) -> Fault:
+def _vendor_fault(error: object) -> Fault:
     """The refusal for what a vendor calls an error: an object, a text, or anything."""
     fields = error if type(error) is dict else {"message": error} if type(error) is str else {}
     facts = {f"vendor_{key}": _short(fields.get(key)) for key in ("code", "type", "message")}
@@ -175,7 +175,7 @@ def _short(value: object) -> str | None:
     if type(value) is not str or not value:
         return None
     text = value.encode("utf-8", "replace").decode()
-    return text if len(text) <= SHORT else text[: SHORT - 1] + "…"
+    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
 
 
 def read_identity(chunk: dict[str, Any]) -> tuple[str, str]:
