@@ -1,0 +1,225 @@
+"""One call of a reply: refused with feedback, or run once and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+import agentloop as al
+from agentloop.effects import Ledger, Scope, answer_call, send, skip_calls
+from agentloop.errors import BudgetError
+from agentloop.exchange import SlotMoved
+from agentloop.messages import ToolResult
+from agentloop.testing import call, reply
+from tests.effects.stage import Stage
+from tests.runs import SlowBackend
+
+
+@al.tool
+async def double(n: int) -> int:
+    """Double a number."""
+    return 2 * n
+
+
+async def asked(stage: Stage, **fields: Any) -> Scope:
+    """A scope whose newest reply asks for tools."""
+    scope = await stage.open(**fields)
+    await send(scope)
+    return scope
+
+
+async def test_a_call_is_claimed_run_stored_and_told_in_that_order() -> None:
+    """(R12, R80)"""
+    seen: list[Any] = []
+
+    @al.tool
+    async def look(ctx: al.ToolContext[None]) -> str:
+        """Look at what is stored so far."""
+        slot = scope.turn.entries[0].slots[0]
+        seen.append((slot.state, slot.effect_id, slot.attempt, ctx.effect_id, stage.types[-1]))
+        return "ok"
+
+    stage = Stage([reply(calls=[call("look")])], tools=[look])
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    assert seen == [("started", "r/0.0", 1, "r/0.0", "tool.started")]
+    moves = [fact.state for fact in await stage.facts() if isinstance(fact, SlotMoved)]
+    assert moves == ["started", "done"]
+    assert stage.types[-2:] == ["tool.started", "tool.ended"]
+    assert stage.ledger.spent("tool_calls") == 1
+
+
+async def test_a_value_becomes_the_text_of_its_json() -> None:
+    """(R64, R160)"""
+    stage = Stage([reply(calls=[call("double", n=21)])], tools=[double])
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    feedback = scope.turn.entries[0].slots[0].feedback
+    assert feedback is not None
+    assert (feedback.status, feedback.text) == ("ok", "42")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("nobody", "{}", "unknown_tool"),
+        ("double", "{", "invalid_json"),
+        ("double", "[1]", "not_an_object"),
+        ("double", '{"n": "1"}', "schema_mismatch"),
+        ("double", '{"n": 1, "m": 2}', "schema_mismatch"),
+    ],
+)
+async def test_a_call_that_is_refused_starts_nothing_and_costs_nothing(name: str, arguments: str, code: str) -> None:
+    """(R55, R56, R57, R81, R161)"""
+    stage = Stage([reply(calls=[call(name, arguments_text=arguments)])], tools=[double])
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    slot = scope.turn.entries[0].slots[0]
+    assert (slot.state, slot.code, slot.effect_id, slot.attempt) == ("failed", code, None, 0)
+    assert slot.feedback is not None
+    assert slot.feedback.status == "error"
+    assert [fact.state for fact in await stage.facts() if isinstance(fact, SlotMoved)] == ["failed"]
+    assert stage.types[-1] == "tool.skipped"
+    assert stage.ledger.spent("tool_calls") == 0
+
+
+async def test_a_call_without_budget_stays_open() -> None:
+    """(R278)"""
+    stage = Stage([reply(calls=[call("double", n=1)])], tools=[double], ledger=Ledger(tool_calls=0))
+    scope = await asked(stage)
+    with pytest.raises(BudgetError, match="tool_calls: allowed 0, got at least 1"):
+        await answer_call(scope, 0, 0)
+    assert scope.turn.entries[0].slots[0].state == "open"
+    await skip_calls(scope, 0, [0], code="max_tool_calls", text="no budget is left")
+    slot = scope.turn.entries[0].slots[0]
+    assert (slot.state, slot.code) == ("skipped", "max_tool_calls")
+    assert slot.feedback is not None
+    assert slot.feedback.text == "This call was not run: no budget is left."
+
+
+async def test_a_tool_may_set_a_smaller_output_limit_of_its_own() -> None:
+    """(R98, R101)"""
+
+    @al.tool(max_output_bytes=300)
+    async def much() -> str:
+        """Return a lot."""
+        return "x" * 10_000
+
+    @al.tool
+    async def more() -> str:
+        """Return a lot, too."""
+        return "x" * 10_000
+
+    stage = Stage([reply(calls=[call("much"), call("more")])], tools=[much, more], feedback_bytes=1_000)
+    scope = await asked(stage)
+    for position in (0, 1):
+        await answer_call(scope, 0, position)
+    sizes = []
+    for slot in scope.turn.entries[0].slots:
+        assert slot.feedback is not None
+        assert slot.feedback.text.endswith("[cut: the full output is 10000 bytes]")
+        sizes.append(len(msgspec.json.encode(slot.feedback)))
+    assert sizes[0] < 340
+    assert 990 <= sizes[1] <= 1_000
+    ends = [event for event in stage.events if isinstance(event, al.ToolEnded)]
+    assert [end.output_bytes for end in ends] == [len(slot.feedback.text) for slot in scope.turn.entries[0].slots]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_cancelled_tool_leaves_an_unknown_slot_with_feedback(slow: bool) -> None:
+    """(R62)"""
+    reached = asyncio.Event()
+
+    @al.tool
+    async def hang() -> None:
+        """Never returns."""
+        reached.set()
+        await asyncio.Event().wait()
+
+    stage = Stage([reply(calls=[call("hang")])], tools=[hang], backend=SlowBackend() if slow else None)
+    scope = await asked(stage)
+    task = asyncio.create_task(answer_call(scope, 0, 0))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    slot = scope.turn.entries[0].slots[0]
+    assert (slot.state, slot.code) == ("unknown", "cancelled")
+    assert slot.feedback is not None
+    assert "whether its effect happened is unknown" in slot.feedback.text
+
+
+async def test_a_cancel_while_the_claim_is_written_is_known_to_have_run_nothing() -> None:
+    """(R62)"""
+    ran: list[int] = []
+
+    @al.tool
+    async def act() -> str:
+        """Act."""
+        ran.append(1)
+        return "acted"
+
+    async def hook(facts: Any) -> None:
+        if isinstance(facts[0], SlotMoved) and facts[0].state == "started":
+            task.cancel()
+            await asyncio.sleep(0)
+
+    stage = Stage([reply(calls=[call("act")])], tools=[act], backend=SlowBackend(hook))
+    scope = await asked(stage)
+    task = asyncio.create_task(answer_call(scope, 0, 0))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    slot = scope.turn.entries[0].slots[0]
+    assert ran == []
+    assert (slot.state, slot.code) == ("failed", "cancelled")
+    assert slot.feedback is not None
+    assert slot.feedback.text == "Nothing ran: the run ended before this tool began."
+    assert stage.types[-2:] == ["tool.started", "tool.ended"]
+
+
+async def test_nothing_runs_beside_a_thread_that_has_not_ended() -> None:
+    release = threading.Event()
+
+    @al.tool(timeout=0.02)
+    def hold() -> None:
+        """Hold a thread."""
+        release.wait(10)
+
+    stage = Stage([reply(calls=[call("hold"), call("double", n=1)])], tools=[hold, double])
+    scope = await asked(stage)
+    try:
+        await answer_call(scope, 0, 0)
+        await answer_call(scope, 0, 1)
+        first, second = scope.turn.entries[0].slots
+        assert (first.state, second.state, second.code) == ("unknown", "failed", "thread_busy")
+        assert stage.ledger.spent("tool_calls") == 1
+    finally:
+        release.set()
+        assert await stage.threads.wait_idle(5) == 0
+
+
+async def test_a_crash_is_stored_before_it_is_raised_and_shows_nothing_of_the_error_to_the_model() -> None:
+    """(R61, R62)"""
+
+    class OddError(Exception):
+        pass
+
+    @al.tool
+    async def crash() -> ToolResult:
+        """Crash."""
+        raise OddError("internal detail")
+
+    stage = Stage([reply(calls=[call("crash", call_id="k")])], tools=[crash])
+    scope = await asked(stage)
+    with pytest.raises(al.ToolCrashed) as caught:
+        await answer_call(scope, 0, 0)
+    assert caught.value.error_type.endswith("OddError")
+    assert (caught.value.tool, caught.value.call_id, caught.value.effect_id) == ("crash", "k", "r/0.0")
+    slot = scope.turn.entries[0].slots[0]
+    assert slot.state == "unknown"
+    assert slot.feedback is not None
+    assert "internal" not in slot.feedback.text

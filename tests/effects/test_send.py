@@ -1,0 +1,181 @@
+"""One attempt: reserved, claimed, sent once, stored, then told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import agentloop as al
+from agentloop.effects import Ledger, Rejected, send
+from agentloop.exchange import ReplyTaken, SendEnded, SendStarted
+from agentloop.testing import RecordingSink, broken, call, reply
+from tests.effects.stage import Stage
+from tests.runs import SlowBackend
+
+
+async def test_a_send_claims_before_it_sends_and_stores_before_it_tells() -> None:
+    """(R12, R80, R126)"""
+    order: list[str] = []
+    stage = Stage()
+
+    class Telling(RecordingSink):
+        async def emit(self, event: al.Event) -> None:
+            order.append(f"{event.type} {[type(fact).__name__ for fact in await stage.facts()]}")
+
+    async def answer(request: al.ModelRequest) -> Any:
+        order.append(f"sent {[type(fact).__name__ for fact in await stage.facts()]}")
+        return reply("hi")
+
+    stage = Stage([answer], sink=Telling())
+    scope = await stage.open()
+    assert (await send(scope)).text == "hi"
+    claimed, all_three = ["SendStarted"], ["SendStarted", "SendEnded", "ReplyTaken"]
+    assert order == [
+        f"model.start {claimed}",
+        f"sent {claimed}",
+        f"model.output {claimed}",
+        f"model.parsed {claimed}",
+        f"model.end {all_three}",
+    ]
+
+
+async def test_a_send_is_charged_once_and_its_tokens_when_they_are_known() -> None:
+    stage = Stage([reply("hi", usage=(3, 4)), reply("no usage")], ledger=Ledger(model_calls=5, tokens=100))
+    scope = await stage.open()
+    await send(scope)
+    assert (stage.ledger.spent("model_calls"), stage.ledger.spent("tokens")) == (1, 7)
+
+
+async def test_a_failed_send_is_not_refunded() -> None:
+    stage = Stage([al.ConnectionLost("gone")])
+    scope = await stage.open()
+    with pytest.raises(al.ConnectionLost):
+        await send(scope)
+    assert stage.ledger.spent("model_calls") == 1
+    _, ended = await stage.facts()
+    assert isinstance(ended, SendEnded)
+    assert (ended.outcome, ended.code, ended.may_have_been_processed) == ("failed", "connection_lost", True)
+    assert scope.turn.unknown_sends == [ended.attempt_id]
+
+
+async def test_a_send_that_never_left_is_known_not_to_have_been_processed() -> None:
+    stage = Stage([al.ConnectionFailed("nobody there")])
+    scope = await stage.open()
+    with pytest.raises(al.ConnectionFailed):
+        await send(scope)
+    assert scope.turn.unknown_sends == []
+
+
+@pytest.mark.parametrize("resource", ["model_calls", "tokens"])
+async def test_a_budget_refuses_before_anything_is_claimed_sent_or_charged(resource: str) -> None:
+    """(R278, R321)"""
+    stage = Stage([reply("hi")], ledger=Ledger(**{resource: 0}))  # type: ignore[arg-type]
+    scope = await stage.open()
+    with pytest.raises(Rejected) as caught:
+        await send(scope)
+    assert isinstance(caught.value.error, al.BudgetError)
+    assert caught.value.error.limit == resource
+    assert await stage.facts() == []
+    assert stage.types == ["runtime.rejected"]
+    rejected = stage.events[0]
+    assert isinstance(rejected, al.RequestRejected)
+    assert (rejected.code, rejected.limit, rejected.allowed, rejected.got) == ("BUDGET", resource, 0, 1)
+    assert stage.provider.requests == []
+    assert stage.sink.events == []
+    assert stage.ledger.spent("model_calls") == 0
+
+
+async def test_a_size_that_is_refused_debits_nothing() -> None:
+    """(R103, R278, R321)"""
+    stage = Stage([reply("hi")], max_wire_request_bytes=50)
+    scope = await stage.open()
+    with pytest.raises(Rejected) as caught:
+        await send(scope)
+    assert caught.value.error.limit == "max_wire_request_bytes"
+    assert stage.ledger.spent("model_calls") == 0
+    assert await stage.facts() == []
+
+
+async def test_a_reply_over_the_runs_bytes_fails_the_attempt_and_names_the_runs_limit() -> None:
+    """(R97)"""
+    stage = Stage([reply("x" * 1_000)], reply_bytes=500)
+    scope = await stage.open()
+    with pytest.raises(Rejected) as caught:
+        await send(scope)
+    assert (caught.value.error.limit, caught.value.error.allowed) == ("reply_bytes", 500)
+    assert [type(fact) for fact in await stage.facts()] == [SendStarted, SendEnded]
+    end = stage.events[-1]
+    assert isinstance(end, al.ModelEnd)
+    assert (end.code, end.retracted) == ("oversized", True)
+
+
+async def test_previews_carry_body_text_alone_and_reasoning_as_its_own_kind() -> None:
+    """(R123)"""
+    for asked in (False, True):
+        stage = Stage([reply("ab", calls=[call("t", x=1)], reasoning="hm")], deltas=1)
+        await send(await stage.open(reasoning=asked))
+        kinds = [event.type for event in stage.sink.events]
+        assert kinds.count("model.output") == 2
+        assert kinds.count("model.reasoning") == (2 if asked else 0)
+
+
+async def test_a_parsed_reply_that_could_not_be_delivered_is_no_fact() -> None:
+    """(R263, R265)"""
+    sink = RecordingSink(fails_on=(al.ModelParsed, OSError("full")))
+    stage = Stage([reply("hi", usage=(3, 4))], sink=sink)
+    scope = await stage.open()
+    with pytest.raises(OSError, match="full"):
+        await send(scope)
+    facts = await stage.facts()
+    assert not [fact for fact in facts if isinstance(fact, ReplyTaken)]
+    ended = facts[-1]
+    assert isinstance(ended, SendEnded)
+    assert (ended.outcome, ended.code, ended.may_have_been_processed) == ("abandoned", "delivery", True)
+    assert ended.usage == al.Usage(input_tokens=3, output_tokens=4, total_tokens=7)
+    assert [event.type for event in sink.events] == ["model.start", "model.output", "model.end"]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_cancelled_attempt_is_abandoned_with_its_usage_unknown(slow: bool) -> None:
+    reached = asyncio.Event()
+
+    async def never(request: al.ModelRequest) -> Any:
+        reached.set()
+        await asyncio.Event().wait()
+
+    stage = Stage([never], backend=SlowBackend() if slow else None)
+    scope = await stage.open()
+    task = asyncio.create_task(send(scope))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    ended = (await stage.facts())[-1]
+    assert isinstance(ended, SendEnded)
+    assert (ended.outcome, ended.code, ended.usage) == ("abandoned", "cancelled", None)
+    assert ended.may_have_been_processed
+    end = stage.sink.events[-1]
+    assert isinstance(end, al.ModelEnd)
+    assert (end.status, end.retracted) == ("cancelled", False)
+    assert stage.provider._open == 0
+
+
+async def test_previews_of_a_broken_stream_are_retracted() -> None:
+    """(R267)"""
+    stage = Stage([broken(reply("half"), al.StreamRefused("truncated", 0, 0, "x", "y"))])
+    with pytest.raises(al.StreamRefused):
+        await send(await stage.open())
+    end = stage.sink.events[-1]
+    assert isinstance(end, al.ModelEnd)
+    assert (end.status, end.retracted, end.code) == ("error", True, "truncated")
+
+
+async def test_the_size_of_what_was_sent_is_known_afterwards() -> None:
+    """(R103, R105)"""
+    stage = Stage([reply("hi")])
+    scope = await stage.open()
+    assert scope.sent_bytes == 0
+    await send(scope)
+    assert scope.sent_bytes == stage.provider.inspect_request(stage.provider.requests[0]).body_bytes

@@ -1,0 +1,130 @@
+"""The driver: one durable action a step, and a usable history at every end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import agentloop as al
+from agentloop.effects import Ledger
+from agentloop.exchange import RunClosed
+from agentloop.loop import Phase, advance, close, drive
+from agentloop.testing import call, reply
+from tests.effects.stage import Stage
+from tests.runs import check_order
+
+
+@al.tool
+async def ping() -> str:
+    """Answer."""
+    return "pong"
+
+
+async def test_each_advance_does_one_action_and_says_where_the_run_is() -> None:
+    stage = Stage([reply(calls=[call("ping"), call("ping")]), reply("done")], tools=[ping])
+    scope = await stage.open()
+    phases, facts = [], []
+    while not phases or phases[-1] is not Phase.ENDED:
+        phases.append(await advance(scope))
+        facts.append(len(await stage.facts()))
+    asking, answering = Phase.ASKING, Phase.ANSWERING
+    assert phases == [answering, answering, asking, asking, Phase.ENDED]
+    assert facts == [3, 5, 7, 10, 11]
+    assert await advance(scope) is Phase.ENDED
+    assert len(await stage.facts()) == 11
+
+
+async def test_another_engine_may_do_what_the_driver_does_and_leave_off_anywhere() -> None:
+    """What is next follows from the facts alone."""
+    script = [reply(calls=[call("ping")]), reply("done")]
+    ends = []
+    for steps in range(5):
+        stage = Stage(script, tools=[ping])
+        scope = await stage.open()
+        for _ in range(steps):
+            await advance(scope)
+        await drive(scope)
+        ends.append([type(fact).__name__ for fact in await stage.facts()])
+        assert scope.turn.closed is not None
+        assert scope.turn.closed.outcome == "completed"
+    assert all(end == ends[0] for end in ends)
+
+
+async def test_a_driven_run_tells_its_start_and_its_end_once() -> None:
+    stage = Stage([reply(calls=[call("ping")]), reply("done")], tools=[ping])
+    await drive(await stage.open())
+    check_order(stage.events)
+    assert stage.types.count("run.started") == stage.types.count("run.ended") == 1
+
+
+async def test_a_run_that_was_cancelled_before_it_began_does_nothing_but_say_so() -> None:
+    stage = Stage([reply("never")])
+    scope = await stage.open()
+    with pytest.raises(asyncio.CancelledError):
+        await drive(scope, cancelled=True)
+    assert [type(fact) for fact in await stage.facts()] == [RunClosed]
+    assert stage.types == ["run.started", "run.ended"]
+    assert stage.provider.requests == []
+
+
+async def test_a_ledger_that_somebody_else_emptied_meanwhile_skips_what_is_open() -> None:
+    """(R278, R279)"""
+    shared = Ledger(tool_calls=2)
+
+    @al.tool
+    async def greedy() -> str:
+        """Spends what others counted on."""
+        shared.debit("tool_calls")
+        return "ok"
+
+    script = [reply(calls=[call("greedy"), call("greedy")])]
+    stage = Stage(script, tools=[greedy], ledger=shared.child(tool_calls=5))
+    scope = await stage.open()
+    await drive(scope)
+    assert scope.turn.closed is not None
+    assert (scope.turn.closed.outcome, scope.turn.closed.reason) == ("limit_reached", "max_tool_calls")
+    assert [slot.state for slot in scope.turn.entries[0].slots] == ["done", "skipped"]
+
+
+async def test_a_ledger_that_is_empty_from_the_start_is_an_outcome() -> None:
+    stage = Stage([], ledger=Ledger(model_calls=0))
+    scope = await stage.open()
+    await drive(scope)
+    assert scope.turn.closed is not None
+    assert (scope.turn.closed.outcome, scope.turn.closed.reason) == ("limit_reached", "max_model_calls")
+
+
+async def test_closing_again_the_same_way_adds_nothing_and_another_way_is_a_conflict() -> None:
+    stage = Stage([reply("done")])
+    scope = await stage.open()
+    await drive(scope)
+    count = len(await stage.facts())
+    await close(scope, "completed", "stop")
+    assert len(await stage.facts()) == count
+    with pytest.raises(al.ConflictError, match="expected a running run, got one that completed"):
+        await close(scope, "cancelled", "cancelled")
+
+
+async def test_whoever_keeps_a_cancel_to_himself_does_not_keep_the_run_going() -> None:
+    """(R62)"""
+    task: asyncio.Task[Any] | None = None
+
+    async def deaf(request: al.ModelRequest) -> Any:
+        assert task is not None
+        task.cancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            pass
+        return reply(calls=[call("ping")])
+
+    stage = Stage([deaf], tools=[ping])
+    scope = await stage.open()
+    task = asyncio.create_task(drive(scope))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert scope.turn.closed is not None
+    assert scope.turn.closed.outcome == "cancelled"
+    assert [slot.state for slot in scope.turn.entries[0].slots] == ["skipped"]
