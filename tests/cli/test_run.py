@@ -154,7 +154,7 @@ async def test_an_error_is_one_line_and_status_1(
 async def test_a_refused_stream_takes_its_text_back(
     replay_server: ReplayServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    replay_server.script(Answer(body=ANSWER, cut=3_000))
+    replay_server.script(Answer(body=ANSWER, cut=3_000, pace=0.002))  # not all of it in one read
     assert await run(replay_server, "agents:assistant", "Go on.") == 1
     shown = capsys.readouterr()
     assert shown.out.startswith("I read")
