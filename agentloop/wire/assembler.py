@@ -13,7 +13,9 @@ refusal is worked out when there is one.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate, islice
 from operator import length_hint
 from typing import Final, NoReturn
 
@@ -56,8 +58,7 @@ class ReplyAssembler:
         self._sse = SSEDecoder(max_event_bytes=max_event_bytes, max_response_bytes=max_response_bytes)
         self._draft = Draft(dialect, max_reply_bytes=max_reply_bytes)
         self._ready = False  # the next byte begins an event, which may be a plain delta
-        # No reply is larger than its body: up to here nothing has to be measured.
-        self._quick_bytes = max_response_bytes if max_reply_bytes is None else min(max_response_bytes, max_reply_bytes)
+        self._quick_bytes = 0  # as far as here the body fits every limit, whatever it says
         self._refusal: StreamRefused | None = None
 
     @property
@@ -117,7 +118,7 @@ class ReplyAssembler:
         """
         sse, draft, size = self._sse, self._draft, len(chunk)
         seen = sse.bytes_seen + size
-        if seen > self._quick_bytes or size > sse.max_event_bytes:
+        if size > sse.max_event_bytes or (seen > self._quick_bytes and not self._is_quick(seen)):
             return None
         stencil = draft.stencils.current
         if stencil is not None and (text := stencil.read_one(chunk)) is not None:
@@ -166,7 +167,7 @@ class ReplyAssembler:
     def _read_block(self, chunk: bytes, block: bytes) -> bool:
         """Read whole events quickly; False takes nothing."""
         sse, draft = self._sse, self._draft
-        quick = sse.bytes_seen + len(chunk) <= self._quick_bytes
+        quick = self._is_quick(sse.bytes_seen + len(chunk))
         stencil = draft.stencils.current
         if stencil is not None and draft.quick and quick and len(block) <= sse.max_event_bytes:
             texts = stencil.read_block(block)
@@ -184,7 +185,7 @@ class ReplyAssembler:
             if quick:
                 self._walk(walk)
             else:
-                self._walk_measured(walk)
+                self._walk_measured(walk, pieces)
         except Fault as fault:
             at = len(pieces) - length_hint(walk) - 1
             byte = sse.started + sum(map(len, pieces[:at])) + _FRAME * at
@@ -198,10 +199,10 @@ class ReplyAssembler:
             for event in self._sse.events(chunk):
                 if event.name:
                     self._draft.judge(event.data, event.name)
-                elif self._sse.bytes_seen <= self._quick_bytes:
+                elif self._is_quick(self._sse.bytes_seen):
                     self._walk(iter((event.data,)))
                 else:
-                    self._walk_measured(iter((event.data,)))
+                    self._walk_measured(iter((event.data,)), [event.data])
                 if self._draft.reply is not None:
                     return
         except Fault as fault:
@@ -219,18 +220,28 @@ class ReplyAssembler:
             if draft.reply is not None:
                 return
 
-    def _walk_measured(self, walk: Iterator[bytes]) -> None:
-        """`_walk` for a body that is larger than its reply may be: the reply is measured after each event."""
+    def _walk_measured(self, walk: Iterator[bytes], pieces: list[bytes]) -> None:
+        """`_walk` where the reply may come to its limit: it is measured there after each event.
+
+        As many events as cannot reach the limit, whatever they say, are read at once.
+        """
         draft = self._draft
-        new_text, new_reasoning = draft.new_text, draft.new_reasoning
-        size = draft.shown_chars() + sum(map(len, new_text)) + sum(map(len, new_reasoning))
-        for data in walk:
-            texts, thoughts = len(new_text), len(new_reasoning)
-            self._walk(iter((data,)))
-            if draft.reply is not None:
-                return
-            size += sum(map(len, new_text[texts:])) + sum(map(len, new_reasoning[thoughts:]))
-            draft.check_chars(size)
+        ends = [0, *accumulate(map(len, pieces))]
+        at = 0
+        while at < len(pieces) and draft.reply is None:
+            safe = bisect_right(ends, ends[at] + draft.room()) - 1 - at
+            self._walk(islice(walk, max(safe, 1)))
+            if safe < 1 and draft.reply is None:
+                draft.check_room()
+            at += max(safe, 1)
+
+    def _is_quick(self, seen: int) -> bool:
+        """Whether the body up to byte ``seen`` fits every limit, whatever it says; no reply outgrows its bytes."""
+        if seen <= self._quick_bytes:
+            return True
+        sse = self._sse
+        self._quick_bytes = min(sse.max_response_bytes, sse.started + max(0, self._draft.room()))
+        return seen <= self._quick_bytes
 
     def _glide(self, walk: Iterator[bytes]) -> None:
         """Read plain deltas, and what lies between them, until something ends that: a finish, half a character."""

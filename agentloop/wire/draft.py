@@ -8,6 +8,7 @@ a `Fault`, which the assembler turns into a refusal.
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import msgspec
@@ -264,17 +265,21 @@ class Draft:
 
     # sizes and previews
 
-    def shown_chars(self) -> int:
-        """Characters of text, reasoning and arguments, without those that the present read brought as texts."""
-        return self.text_chars + self._reasoning_chars
+    def room(self) -> int:
+        """Characters of text, reasoning and arguments that still fit the reply's limit."""
+        if self._max_reply_bytes is None:
+            return sys.maxsize
+        new = sum(map(len, self.new_text)) + sum(map(len, self.new_reasoning))
+        return self._max_reply_bytes - self.text_chars - self._reasoning_chars - self.calls.chars - new
 
-    def check_chars(self, texts: int) -> None:
-        """Hold the reply's characters against its limit; ``texts`` of them are text and reasoning.
+    def check_room(self) -> None:
+        """Hold the reply's characters against its limit.
 
         Raises:
             Fault: ``oversized``.
         """
-        self._check_size(texts + self.calls.chars)
+        if self._max_reply_bytes is not None:
+            self._check_size(self._max_reply_bytes - self.room())
 
     def _check_size(self, size: int) -> None:
         allowed = self._max_reply_bytes
