@@ -25,7 +25,7 @@ class Scope:
 
     Attributes:
         turn: the run's facts, as state.
-        sent_bytes: size of the newest request as it was encoded, 0 where none was measured.
+        sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
     """

@@ -15,6 +15,10 @@ from .scope import Scope, deliver_cancel
 
 __all__ = ["Rejected", "send"]
 
+_WIRE_SLACK = 128 * 1024
+"""A request is no longer on the wire than twice its canonical size and this; only one that may be near its
+ceiling is encoded to be measured, and then once more to be sent."""
+
 
 class Rejected(Exception):
     """A limit of the run ended the model call: nothing was sent, or the reply was too large to take.
@@ -95,7 +99,8 @@ def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
         raise LimitExceeded("collection_bytes", limits.collection_bytes, collection)
     request = scope.store.book.request(ref, max_bytes=limits.request_bytes)
     wire, own = limits.max_wire_request_bytes, scope.provider.max_request_bytes
-    if wire is not None or own is not None:
+    scope.sent_bytes = bound = 2 * turn.request_size + _WIRE_SLACK
+    if wire is not None or (own is not None and bound + limits.reply_bytes > own):
         scope.sent_bytes = size = scope.provider.inspect_request(request).body_bytes
         if wire is not None and size > wire:
             raise LimitExceeded("max_wire_request_bytes", wire, size)

@@ -75,7 +75,7 @@ def step(
 
     Args:
         elapsed: seconds since the run began.
-        sent_bytes: size of the newest request as it was encoded.
+        sent_bytes: what the newest request was on the wire at most.
         max_request_bytes: the provider's own ceiling of it.
 
     A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
