@@ -256,3 +256,20 @@ async def test_a_refused_stream_leaves_a_conversation_that_goes_on() -> None:
         assert (result.text, till.paid, len(server.requests)) == ("Paid.", [700], 3)
         roles = [message["role"] for message in server.requests[1].json["messages"]]
     assert roles == ["user"]  # a turn without one complete exchange leaves nothing to continue
+
+
+STOPPED_EARLY = [name for name, (_, code) in UNSAFE.items() if code not in ("truncated", "missing_done")]
+
+
+@pytest.mark.parametrize("name", STOPPED_EARLY)
+async def test_the_connection_is_closed_at_once_though_the_server_would_go_on(name: str) -> None:
+    """(R121)"""
+    body, code = UNSAFE[name]
+    till = Till()
+    async with ReplayServer() as server:
+        server.script(Answer(body=body, ending="stall"))
+        async with al.Runtime(al.ChatCompletions(server.url, model="m")) as runtime:
+            with pytest.raises(al.StreamRefused) as caught:
+                await runtime.run(AGENT, "Pay.", deps=till)
+            await server.wait_disconnects(1)
+        assert (caught.value.code, till.paid, len(server.requests)) == (code, [], 1)
