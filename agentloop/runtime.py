@@ -275,7 +275,7 @@ class Runtime:
             InputError: bad input. StreamRefused, ProviderError: the model call failed.
             ToolCrashed: a tool raised what it did not declare.
             ConflictError: the conversation is in use, or the run id is taken.
-            PersistenceError: the store stopped.
+            LimitExceeded: the store is full (`BookLimits`). PersistenceError: the store stopped.
         """
         live = await self._start(agent, input, **options)
         try:
