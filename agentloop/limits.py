@@ -29,7 +29,6 @@ __all__ = [
     "LoopLimits",
     "MAX_MODEL_CALLS",
     "MAX_MODEL_CALLS_CEILING",
-    "MAX_PARALLEL_TOOLS",
     "MAX_TOOLS",
     "MODEL_END_SECONDS",
     "REPLY_BYTES",
@@ -64,7 +63,6 @@ SAFE_INTEGER: Final = 2**53 - 1
 MAX_MODEL_CALLS: Final = 8
 MAX_MODEL_CALLS_CEILING: Final = 32
 MAX_TOOLS: Final = 32
-MAX_PARALLEL_TOOLS: Final = 32
 REPLY_BYTES: Final = 64 * 1024
 FEEDBACK_BYTES: Final = 4 * 1024
 REQUEST_BYTES: Final = 2 * 1024 * 1024
@@ -160,7 +158,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ceilings of one run. Reaching one is an outcome (``limit_reached``), not an exception.
+    """Ceilings of one run, whose tools run one after the other. Reaching one is an outcome (``limit_reached``), not an exception.
 
     Attributes:
         max_model_calls: model calls a run, 1 to ``ceiling``.
@@ -175,7 +173,6 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             its call id; one expanded request; all exchanges of the run.
         max_wire_request_bytes: encoded request as the provider would send it, checked with
             ``Provider.inspect_request`` before each send; None leaves the provider's own limit.
-        max_parallel_tools: 1 (serial) to 32.
         ceiling: what ``max_model_calls`` may be at most; more than 32 must be said here.
 
     Raises:
@@ -192,7 +189,6 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     request_bytes: int = REQUEST_BYTES
     collection_bytes: int = COLLECTION_BYTES
     max_wire_request_bytes: int | None = None
-    max_parallel_tools: int = 1
     ceiling: int = MAX_MODEL_CALLS_CEILING
 
     def __post_init__(self) -> None:
@@ -212,4 +208,3 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         check_count("LoopLimits.collection_bytes", self.collection_bytes, 1_024)
         if self.max_wire_request_bytes is not None:
             check_count("LoopLimits.max_wire_request_bytes", self.max_wire_request_bytes, 1)
-        check_count("LoopLimits.max_parallel_tools", self.max_parallel_tools, 1, MAX_PARALLEL_TOOLS)

@@ -20,7 +20,6 @@ KIB, MIB = 1024, 1024 * 1024
         ("MAX_MODEL_CALLS", 8),
         ("MAX_MODEL_CALLS_CEILING", 32),
         ("MAX_TOOLS", 32),
-        ("MAX_PARALLEL_TOOLS", 32),
         ("WAIT_SECONDS", 30.0),
         ("REPLY_BYTES", 64 * KIB),
         ("FEEDBACK_BYTES", 4 * KIB),
@@ -73,7 +72,6 @@ def test_a_loop_starts_from_these_limits() -> None:
         "request_bytes": 2 * MIB,
         "collection_bytes": 8 * MIB,
         "max_wire_request_bytes": None,
-        "max_parallel_tools": 1,
         "ceiling": 32,
     }
 
@@ -91,7 +89,6 @@ def test_a_loop_starts_from_these_limits() -> None:
         ("request_bytes", [1_024], [1_023, None]),
         ("collection_bytes", [1_024], [1_023, None]),
         ("max_wire_request_bytes", [1, None], [0, True]),
-        ("max_parallel_tools", [1, 32], [0, 33, True]),
         ("ceiling", [8, 10_000], [0, None, True, 2**53]),
     ],
 )
