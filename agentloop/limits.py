@@ -158,7 +158,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ceilings of one run, whose tools run one after the other. Reaching one is an outcome (``limit_reached``), not an exception.
+    """Ceilings of one run. Reaching one is an outcome (``limit_reached``), not an exception.
 
     Attributes:
         max_model_calls: model calls a run, 1 to ``ceiling``.
