@@ -76,10 +76,11 @@ def _new_id() -> str:
 class _Live:
     """One launched run: its feed and its task."""
 
-    __slots__ = ("anonymous", "feed", "ref", "started", "stop", "task")
+    __slots__ = ("anonymous", "feed", "holds", "ref", "started", "stop", "task")
 
     def __init__(self, ref: str, feed: Feed, *, anonymous: bool) -> None:
         self.ref, self.feed, self.anonymous = ref, feed, anonymous
+        self.holds = 0  # how many started or joined it and have not left; who submits never leaves
         self.started = False
         self.stop = False  # cancelled before its first step, where a task would not run at all
         self.task: asyncio.Task[RunResult] | None = None
@@ -98,6 +99,12 @@ class _Live:
         self.request_stop()
         await asyncio.wait({self.task})
 
+    async def leave(self) -> None:
+        """One who started or joined the run goes; the last one to go cancels it."""
+        self.holds -= 1
+        if not self.holds:
+            await self.cancel()
+
     def request_stop(self) -> None:
         """Cancel the run, without waiting. Harmless after the end."""
         self.stop = True
@@ -109,7 +116,8 @@ class Run:
     """One run in a block: ``async with runtime.start(…) as run``.
 
     Iterate it for the run's typed events, then await `result`. Leaving the block before the run
-    has ended cancels it and waits until that is recorded. One task at a time may iterate.
+    has ended cancels it and waits until that is recorded, unless it was submitted as well, or
+    somebody else has started it with the same ``run_id`` and not left. One task at a time may iterate.
     """
 
     def __init__(self, launch: Callable[[], Any]) -> None:
@@ -137,7 +145,7 @@ class Run:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.cancel()
+        await self._release().leave()
 
     def __aiter__(self) -> Follower:
         """Events from the first unread one; raises what ended the run, after the last event."""
@@ -269,7 +277,7 @@ class Runtime:
     # -- runs
 
     async def run(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> RunResult:
-        """Run to the end; cancelling the caller cancels the run. Options: `RunOptions`.
+        """Run to the end; cancelling the caller cancels the run, as leaving a `Run` does. Options: `RunOptions`.
 
         Raises:
             InputError: bad input. StreamRefused, ProviderError: the model call failed.
@@ -281,7 +289,7 @@ class Runtime:
         try:
             return await live.wait()
         except asyncio.CancelledError:
-            await live.cancel()
+            await live.leave()
             raise
 
     def start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> Run:
@@ -397,9 +405,10 @@ class Runtime:
             )
             known = self._runs.get(ref)
             if known is not None:
+                known.holds += 1
                 return known
             live = _Live(ref, Feed(), anonymous=conversation is None and run_id is None)
-            live.stop = self._state != "open"
+            live.stop, live.holds = self._state != "open", 1
             scope = self._scope(agent, live, options)
             self._runs[ref] = live
             live.task = asyncio.get_running_loop().create_task(self._drive(scope, live), name=f"agentloop run {ref}")

@@ -191,6 +191,45 @@ async def test_the_same_start_joins_the_run_that_goes_on_and_the_run_that_has_en
     assert len(provider.requests) == 2
 
 
+@pytest.mark.parametrize("first", ["submit", "start", "run"])
+async def test_one_of_several_who_joined_may_leave_without_ending_the_run_for_the_others(first: str) -> None:
+    gate = Gate()
+    provider = ScriptedProvider(gate.script)
+    async with al.Runtime(provider) as runtime:
+
+        async def stay() -> None:
+            if first == "submit":
+                await runtime.submit(gate.agent, "go", run_id="r")
+            elif first == "run":
+                await runtime.run(gate.agent, "go", run_id="r")
+            else:
+                async with runtime.start(gate.agent, "go", run_id="r") as run:
+                    await run.result()
+
+        staying = asyncio.create_task(stay())
+        await gate.reached.wait()
+        async with runtime.start(gate.agent, "go", run_id="r"):
+            pass
+        leaving = asyncio.create_task(runtime.run(gate.agent, "go", run_id="r"))
+        await asyncio.wait({leaving}, timeout=0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        gate.release.set()
+        await staying
+        assert (await runtime.result("r")).outcome == "completed"
+
+
+async def test_the_last_of_several_who_joined_ends_the_run_by_leaving() -> None:
+    gate = Gate()
+    async with al.Runtime(ScriptedProvider(gate.script)) as runtime:
+        async with runtime.start(gate.agent, "go", run_id="r"):
+            await gate.reached.wait()
+            async with runtime.start(gate.agent, "go", run_id="r"):
+                pass
+        await check_end(runtime, "r", "cancelled")
+
+
 async def test_the_same_id_for_another_start_is_a_conflict() -> None:
     """(R83)"""
     async with al.Runtime(ScriptedProvider([reply("hi")])) as runtime:
