@@ -1,13 +1,14 @@
 """The conversation as facts: origins, exchanges, slots, and the requests that follow from them."""
 
 from .book import Book
-from .encoding import canonical_bytes
+from .encoding import canonical_bytes, origin_digest
 from .facts import (
     ExchangeRef,
     Fact,
     OriginOpened,
     ReplyTaken,
     RequestRef,
+    RerunAllowed,
     RunClosed,
     RunOutcome,
     SendEnded,
@@ -15,6 +16,7 @@ from .facts import (
     SlotMoved,
 )
 from .receipts import Receipt, ReceiptMint
+from .restore import restore
 from .room import BookLimits
 from .slots import CLOSING, NEXT, SlotState, move
 from .turn import Conversation, Entry, Slot, Turn
@@ -33,6 +35,7 @@ __all__ = [
     "ReceiptMint",
     "ReplyTaken",
     "RequestRef",
+    "RerunAllowed",
     "RunClosed",
     "RunOutcome",
     "SendEnded",
@@ -43,4 +46,6 @@ __all__ = [
     "Turn",
     "canonical_bytes",
     "move",
+    "origin_digest",
+    "restore",
 ]

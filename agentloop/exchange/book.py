@@ -9,10 +9,9 @@ Cost: each step is proportional to what it adds.
 
 from __future__ import annotations
 
-from ..admission import digest_bytes
 from ..errors import ConflictError, HistoryError, LostError, StaleHeadError
 from ..messages import FunctionSpec, ModelOptions, ModelReply, SystemMessage, ToolFeedback, Usage, UserMessage
-from .encoding import canonical_bytes, sorted_bytes
+from .encoding import origin_digest, sorted_bytes
 from .facts import (
     ExchangeRef,
     Fact,
@@ -26,20 +25,18 @@ from .facts import (
     SlotMoved,
 )
 from .receipts import Receipt, ReceiptMint
+from .recovery import Recovery
 from .room import BookLimits
 from .slots import SlotState, move
-from .state import State
-from .turn import Slot, Turn
+from .turn import Turn
 
 __all__ = ["Book"]
-
-_ORIGIN_DOMAIN = "agentloop/origin/v1"
 
 _ANSWERS = frozenset({"done", "failed", "unknown"})
 """States in which an execution that was claimed may answer."""
 
 
-class Book(State):
+class Book(Recovery):
     """The steps, checked against the state.
 
     One task at a time may call it; between a step and its `install` no other step may run on the
@@ -83,19 +80,13 @@ class Book(State):
         if origin_id in self._origins:
             raise ConflictError(f"origin {origin_id!r}", "expected an id that no other run has")
         continues = self._free_head(conversation)
-        said = [sorted_bytes(message) for message in messages]
-        catalogue = sorted_bytes(tools)
-        self._room.check(sum(map(len, said)) + len(catalogue) + len(sorted_bytes(options)), origins=1)
-        basis = b'{"continues":%b,"messages":%b,"options":%b,"tools":%b}' % (
-            sorted_bytes(None if continues is None else continues.digest),
-            b"[%b]" % b",".join(said),
-            canonical_bytes(options),  # which may hold floats
-            catalogue,
-        )
+        size = len(sorted_bytes(messages)) + len(sorted_bytes(tools)) + len(sorted_bytes(options))
+        self._room.check(size, origins=1)
+        before = None if continues is None else continues.digest
         opened = OriginOpened(
             run_id=run_id,
             origin_id=origin_id,
-            digest=digest_bytes(_ORIGIN_DOMAIN, basis),
+            digest=origin_digest(messages, options, tools, before),
             conversation=conversation,
             continues=continues,
             messages=messages,
@@ -359,21 +350,3 @@ class Book(State):
         if not self._mint.made(receipt):
             raise ConflictError("receipt", "expected a receipt of this book's own effects")
         return self.turn(receipt.parent_id)
-
-    @staticmethod
-    def _running(turn: Turn) -> None:
-        if turn.closed is not None:
-            raise ConflictError(f"run {turn.run_id!r}", f"expected a running run, got one that {turn.closed.outcome}")
-
-    @staticmethod
-    def _slot(turn: Turn, exchange: int, position: int) -> Slot:
-        if not 0 <= exchange < len(turn.entries) or not 0 <= position < len(turn.entries[exchange].slots):
-            raise LostError("call", f"{turn.run_id}/{exchange}.{position}")
-        return turn.entries[exchange].slots[position]
-
-    @staticmethod
-    def _check_feedback(exchange: int, slot: Slot, feedback: ToolFeedback) -> None:
-        if feedback.tool_call_id != slot.call.id:
-            raise HistoryError(
-                "orphan_tool_result", f"call {exchange}", "expected the feedback of the call at this position"
-            )

@@ -6,9 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from ..admission import canonical
+from ..admission import canonical, digest_bytes
+from ..messages import FunctionSpec, ModelOptions, SystemMessage, UserMessage
 
-__all__ = ["canonical_bytes", "sorted_bytes"]
+__all__ = ["canonical_bytes", "origin_digest", "sorted_bytes"]
+
+_ORIGIN_DOMAIN: Final = "agentloop/origin/v1"
 
 _SORTED: Final = msgspec.json.Encoder(order="sorted")
 
@@ -25,3 +28,19 @@ def sorted_bytes(value: Any) -> bytes:
     escaped as it says; only floats would be written in another form.
     """
     return _SORTED.encode(value)
+
+
+def origin_digest(
+    messages: tuple[SystemMessage | UserMessage, ...],
+    options: ModelOptions,
+    tools: tuple[FunctionSpec, ...],
+    continues: str | None,
+) -> str:
+    """The content digest of an origin; ``continues`` is the digest of the exchange it follows."""
+    basis = b'{"continues":%b,"messages":%b,"options":%b,"tools":%b}' % (
+        sorted_bytes(continues),
+        sorted_bytes(messages),
+        canonical_bytes(options),  # which may hold floats
+        sorted_bytes(tools),
+    )
+    return digest_bytes(_ORIGIN_DOMAIN, basis)

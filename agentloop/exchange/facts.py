@@ -28,6 +28,7 @@ __all__ = [
     "OriginOpened",
     "ReplyTaken",
     "RequestRef",
+    "RerunAllowed",
     "RunClosed",
     "RunOutcome",
     "SendEnded",
@@ -117,6 +118,7 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
         code: the error's code, when not replied.
         may_have_been_processed: whether the server may have worked on it.
         usage: tokens as reported; None is unknown, never zero.
+        author: who settled an attempt that nobody knows the outcome of; None where it is reported.
     """
 
     attempt_id: str
@@ -124,6 +126,7 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
     code: str | None = None
     may_have_been_processed: bool = True
     usage: Usage | None = None
+    author: str | None = None
 
 
 class ReplyTaken(_Fact, frozen=True, tag="reply_taken"):
@@ -143,6 +146,7 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
         attempt: number of the execution, from 1; 0 where nothing ran.
         feedback: what the model reads; closes the slot.
         code: why, when not ``done``.
+        author: the host's word, where a host settled the slot; None where it is reported.
     """
 
     origin_id: str
@@ -153,6 +157,16 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
     attempt: int = 0
     feedback: ToolFeedback | None = None
     code: str | None = None
+    author: str | None = None
+
+
+class RerunAllowed(_Fact, frozen=True, tag="rerun_allowed"):
+    """A host allowed one more execution of a call whose outcome is unknown. Used up by the next start."""
+
+    origin_id: str
+    exchange: int
+    position: int
+    author: str
 
 
 class RunClosed(_Fact, frozen=True, tag="run_closed"):
@@ -163,4 +177,4 @@ class RunClosed(_Fact, frozen=True, tag="run_closed"):
     at_ms: int
 
 
-Fact = OriginOpened | SendStarted | SendEnded | ReplyTaken | SlotMoved | RunClosed
+Fact = OriginOpened | SendStarted | SendEnded | ReplyTaken | SlotMoved | RerunAllowed | RunClosed

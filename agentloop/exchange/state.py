@@ -15,7 +15,18 @@ from ..admission import chain
 from ..errors import ConflictError, HistoryError, InputError, LimitExceeded, LostError
 from ..messages import ModelExchange, ModelReply, ModelRequest, ToolFeedback
 from .encoding import sorted_bytes
-from .facts import ExchangeRef, Fact, OriginOpened, ReplyTaken, RequestRef, RunClosed, SendEnded, SendStarted, SlotMoved
+from .facts import (
+    ExchangeRef,
+    Fact,
+    OriginOpened,
+    ReplyTaken,
+    RequestRef,
+    RerunAllowed,
+    RunClosed,
+    SendEnded,
+    SendStarted,
+    SlotMoved,
+)
 from .history import History
 from .room import BookLimits, Room
 from .turn import Conversation, Entry, Turn
@@ -126,6 +137,8 @@ class State:
                 self._install_origin(fact)
             elif type(fact) is RunClosed:
                 self._install_close(fact)
+            elif type(fact) is RerunAllowed:
+                self._turns[fact.run_id].entries[fact.exchange].slots[fact.position].rerun = True
             else:
                 assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
 
@@ -158,6 +171,19 @@ class State:
             self._room.add(-turn.size, origins=-1, exchanges=-len(turn.entries))
             if turn.opened.conversation is not None:
                 self._conversations.pop(turn.opened.conversation, None)
+
+    def unload(self, run_ids: Iterable[str]) -> None:
+        """Drop the state of runs, whatever they are at; their facts stay on the medium.
+
+        A conversation is dropped whole: the caller names all its runs.
+        """
+        for run_id in set(run_ids):
+            turn = self._turns.pop(run_id, None)
+            if turn is not None:
+                del self._origins[turn.opened.origin_id]
+                self._room.add(-turn.size, origins=-1, exchanges=-len(turn.entries))
+                if turn.opened.conversation is not None:
+                    self._conversations.pop(turn.opened.conversation, None)
 
     # -- private
 
@@ -210,7 +236,7 @@ class State:
         slot = entry.slots[fact.position]
         slot.state, slot.code = fact.state, fact.code
         if fact.state == "started":
-            slot.effect_id, slot.attempt = fact.effect_id, fact.attempt
+            slot.effect_id, slot.attempt, slot.rerun = fact.effect_id, fact.attempt, False
             turn.tool_calls += 1
             if fact.effect_id is not None:
                 turn.claims.add(fact.effect_id)

@@ -20,9 +20,10 @@ class Slot:
 
     Attributes:
         encoded: canonical bytes of the feedback, until the exchange's digest covers them.
+        rerun: whether a host allowed one more execution of it.
     """
 
-    __slots__ = ("attempt", "call", "code", "effect_id", "encoded", "feedback", "state")
+    __slots__ = ("attempt", "call", "code", "effect_id", "encoded", "feedback", "rerun", "state")
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
@@ -32,6 +33,7 @@ class Slot:
         self.feedback: ToolFeedback | None = None
         self.code: str | None = None
         self.encoded = b""
+        self.rerun = False
 
 
 class Entry:

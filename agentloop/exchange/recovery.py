@@ -1,0 +1,130 @@
+"""What a host may write about effects whose process died: each decision is a fact with its author.
+
+Nothing here guesses. A started slot becomes ``unknown`` when its run is taken over; a send without
+an end stays as it is. Both wait until somebody who knows says what became of them, or allows one
+more try.
+"""
+
+from __future__ import annotations
+
+from ..errors import ConflictError, HistoryError, LostError
+from ..messages import ToolFeedback, Usage
+from .facts import Fact, RerunAllowed, SendEnded, SlotMoved
+from .slots import SlotState, move
+from .state import State
+from .turn import Slot, Turn
+
+__all__ = ["Recovery"]
+
+
+class Recovery(State):
+    """The steps of settling, checked against the state."""
+
+    def lose_slots(self, turn: Turn) -> tuple[Fact, ...]:
+        """Take over a run: every execution that was started and not answered is ``unknown`` now."""
+        self._running(turn)
+        return tuple(
+            SlotMoved(
+                run_id=turn.run_id,
+                origin_id=turn.opened.origin_id,
+                exchange=exchange,
+                position=position,
+                state="unknown",
+                effect_id=slot.effect_id,
+                attempt=slot.attempt,
+                code="owner_ended",
+            )
+            for exchange, entry in enumerate(turn.entries)
+            for position, slot in enumerate(entry.slots)
+            if slot.state == "started"
+        )
+
+    def settle_send(self, turn: Turn, attempt_id: str, *, author: str, usage: Usage | None = None) -> tuple[Fact, ...]:
+        """Declare that an attempt brought no reply that can be used. It stays charged.
+
+        Raises:
+            ConflictError: no such attempt is without an end.
+        """
+        self._running(turn)
+        if attempt_id not in turn.sends:
+            raise ConflictError(f"attempt {attempt_id!r}", "expected an attempt without an end")
+        ended = SendEnded(
+            run_id=turn.run_id,
+            attempt_id=attempt_id,
+            outcome="failed",
+            code="declared_failed",
+            may_have_been_processed=True,
+            usage=usage,
+            author=author,
+        )
+        return (ended,)
+
+    def settle_slot(
+        self, turn: Turn, exchange: int, position: int, *, state: SlotState, feedback: ToolFeedback, author: str
+    ) -> tuple[Fact, ...]:
+        """Say what became of an execution whose outcome is unknown (``done`` or ``failed``).
+
+        Raises:
+            ConflictError: the slot is not unknown, or holds feedback already.
+        """
+        self._running(turn)
+        where = f"call {exchange}.{position}"
+        slot = self._slot(turn, exchange, position)
+        if slot.state != "unknown" or slot.feedback is not None or state not in ("done", "failed"):
+            raise ConflictError(where, f"expected an unknown slot to be done or failed, got {slot.state} to {state}")
+        move(slot.state, state, where=where)
+        self._check_feedback(exchange, slot, feedback)
+        moved = SlotMoved(
+            run_id=turn.run_id,
+            origin_id=turn.opened.origin_id,
+            exchange=exchange,
+            position=position,
+            state=state,
+            effect_id=slot.effect_id,
+            attempt=slot.attempt,
+            feedback=feedback,
+            code="settled",
+            author=author,
+        )
+        return (moved,)
+
+    def allow_rerun(self, turn: Turn, exchange: int, position: int, *, author: str) -> tuple[Fact, ...]:
+        """Allow one more execution of a call whose outcome is unknown. Allowing it twice adds nothing.
+
+        Raises:
+            ConflictError: the slot is not unknown, or holds feedback.
+        """
+        self._running(turn)
+        slot = self._slot(turn, exchange, position)
+        if slot.state != "unknown" or slot.feedback is not None:
+            raise ConflictError(
+                f"call {exchange}.{position}", f"expected an unknown slot, got one that is {slot.state}"
+            )
+        if slot.rerun:
+            return ()
+        allowed = RerunAllowed(
+            run_id=turn.run_id,
+            origin_id=turn.opened.origin_id,
+            exchange=exchange,
+            position=position,
+            author=author,
+        )
+        return (allowed,)
+
+    @staticmethod
+    def _running(turn: Turn) -> None:
+        if turn.closed is not None:
+            raise ConflictError(f"run {turn.run_id!r}", f"expected a running run, got one that {turn.closed.outcome}")
+
+    @staticmethod
+    def _slot(turn: Turn, exchange: int, position: int) -> Slot:
+        if not 0 <= exchange < len(turn.entries) or not 0 <= position < len(turn.entries[exchange].slots):
+            raise LostError("call", f"{turn.run_id}/{exchange}.{position}")
+        return turn.entries[exchange].slots[position]
+
+    @staticmethod
+    def _check_feedback(exchange: int, slot: Slot, feedback: ToolFeedback) -> None:
+        if feedback.tool_call_id != slot.call.id:
+            raise HistoryError(
+                "orphan_tool_result", f"call {exchange}", "expected the feedback of the call at this position"
+            )

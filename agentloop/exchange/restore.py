@@ -1,0 +1,123 @@
+"""Facts that come back from a medium are checked again before they count.
+
+A medium, or a file, can hold anything. So each fact is held against the ones before it: origins
+against their digests and the exchange they continue, replies against the attempt that asked and
+their place, slots against their table, ends against what must have ended. Nothing is repaired,
+published or sent (R86, R87).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from ..errors import AgentLoopError, RestoreError
+from .encoding import origin_digest
+from .facts import Fact, OriginOpened, ReplyTaken, RerunAllowed, RunClosed, SendEnded, SendStarted, SlotMoved
+from .slots import CLOSING, move
+from .state import State
+from .turn import Slot, Turn
+
+__all__ = ["restore"]
+
+
+def restore(state: State, facts: Iterable[Fact]) -> None:
+    """Check and install facts, in order.
+
+    Raises:
+        RestoreError: ``bad_record``; names the run, the number of the fact and the rule. What was
+            installed before it stays installed: throw the state away.
+    """
+    for at, fact in enumerate(facts):
+        try:
+            rule = _fault(state, fact)
+        except AgentLoopError as error:
+            rule = str(error)
+        if rule:
+            raise RestoreError("bad_record", f"run {fact.run_id!r}, fact {at}", rule)
+        state.install((fact,))
+
+
+def _fault(state: State, fact: Fact) -> str:
+    """The rule that a fact breaks, "" when it breaks none."""
+    if type(fact) is OriginOpened:
+        return _origin_fault(state, fact)
+    turn = state.turn(fact.run_id)
+    if turn.closed is not None:
+        return "expected nothing after the end of the run"
+    if type(fact) is SendStarted:
+        return _send_fault(state, turn, fact)
+    if type(fact) is SendEnded:
+        return "" if fact.attempt_id in turn.sends else "expected an attempt that was started and has not ended"
+    if type(fact) is ReplyTaken:
+        return _reply_fault(turn, fact)
+    if type(fact) is SlotMoved:
+        return _slot_fault(turn, fact)
+    if type(fact) is RerunAllowed:
+        slot = _slot(turn, fact)
+        return "" if slot is not None and slot.state == "unknown" else "expected a call whose outcome is unknown"
+    if type(fact) is RunClosed:
+        ended = not turn.sends and len(turn.exchanges) == len(turn.entries)
+        return "" if ended else "expected every send ended and every call answered"
+    assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
+
+
+def _origin_fault(state: State, fact: OriginOpened) -> str:
+    if state.has_run(fact.run_id):
+        return "expected a run that is not there yet"
+    before = None
+    if fact.continues is not None:
+        known = state.conversation(fact.conversation or "")
+        if known is None or known.head != fact.continues:
+            return "expected it to continue the newest exchange before it"
+        before = fact.continues.digest
+    if origin_digest(fact.messages, fact.options, fact.tools, before) != fact.digest:
+        return "expected the digest of its content"
+    return ""
+
+
+def _send_fault(state: State, turn: Turn, fact: SendStarted) -> str:
+    if fact.attempt_id in turn.claims:
+        return "expected an attempt id that was not used before"
+    if turn.sends or len(turn.exchanges) != len(turn.entries):
+        return "expected no other send under way, and every call answered"
+    if fact.request != state.reference(turn):
+        return "expected the request of all exchanges so far"
+    return "" if fact.call_sequence == turn.model_calls + 1 else "expected the next number of a model call"
+
+
+def _reply_fault(turn: Turn, fact: ReplyTaken) -> str:
+    if fact.origin_id != turn.opened.origin_id or fact.index != len(turn.entries):
+        return "expected the next place in its own origin"
+    if fact.attempt_id not in turn.claims or any(entry.attempt_id == fact.attempt_id for entry in turn.entries):
+        return "expected an attempt of this run that brought no reply yet"
+    return ""
+
+
+def _slot(turn: Turn, fact: SlotMoved | RerunAllowed) -> Slot | None:
+    if fact.origin_id != turn.opened.origin_id or not 0 <= fact.exchange < len(turn.entries):
+        return None
+    slots = turn.entries[fact.exchange].slots
+    return slots[fact.position] if 0 <= fact.position < len(slots) else None
+
+
+def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
+    slot = _slot(turn, fact)
+    if slot is None or fact.exchange != len(turn.entries) - 1:
+        return "expected a call of the newest reply of its own origin"
+    move(slot.state, fact.state, where=f"call {fact.exchange}.{fact.position}")
+    if slot.feedback is not None:
+        return "expected a call without feedback"
+    if fact.feedback is None:
+        if fact.state in CLOSING:
+            return f"expected feedback for a call that is {fact.state}"
+    elif fact.feedback.tool_call_id != slot.call.id:
+        return "expected the feedback of this call"
+    if fact.state == "started":
+        if fact.effect_id is None or fact.attempt != slot.attempt + 1:
+            return "expected an execution with an id and the next number"
+        if slot.effect_id not in (None, fact.effect_id) or (slot.effect_id is None and fact.effect_id in turn.claims):
+            return "expected an execution id of this call alone"
+    elif slot.state == "started" and fact.effect_id != slot.effect_id:
+        return "expected the answer of the execution that was started"
+    return ""
