@@ -25,6 +25,8 @@ this map and holds the imports to it.
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
     workflow/         9  a definition checked when it is built, and its engine
+    windows.py       10  one run as its host sees it
+    unsettled.py     10  effects of which nobody knows what became
     runtime.py       10  owns provider, store and effects; opens runs; closes in the right order
     integrations/    11  optional extras, one module each
     testing/         11  scripted provider, replay server, fake clock, contract suites, fixtures
@@ -51,6 +53,7 @@ from .errors import (
     ProviderError,
     RestoreError,
     RunCancelled,
+    RunPaused,
     SendTimeout,
     StaleHeadError,
     StreamRefused,
@@ -58,6 +61,7 @@ from .errors import (
     ToolDefinitionError,
     ToolFailed,
     ToolResultError,
+    UnsettledError,
 )
 from .events import (
     ENVELOPE_FIELDS,
@@ -122,10 +126,12 @@ from .messages import (
 )
 from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
-from .runtime import Run, RunInput, RunOptions, Runtime
+from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
 from .tools import Tool, ToolContext, ToolPolicy, ToolSet, tool
+from .unsettled import Unsettled
 from .wire.dialect import Dialect
+from .windows import Run, RunInput, RunOptions
 
 __all__ = [
     "AdmissionError",
@@ -184,6 +190,7 @@ __all__ = [
     "RunEvent",
     "RunInput",
     "RunOptions",
+    "RunPaused",
     "RunResult",
     "RunStarted",
     "Runtime",
@@ -214,6 +221,8 @@ __all__ = [
     "ToolSet",
     "ToolSkipped",
     "ToolStarted",
+    "Unsettled",
+    "UnsettledError",
     "Usage",
     "UserMessage",
     "decode_event",

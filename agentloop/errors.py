@@ -22,6 +22,8 @@
     |-- LostError                  a reference names nothing that is kept
     |-- ModelPending               a local wait ended; the send goes on
     |-- OutcomeError               a run's text was required, and it did not complete
+    |-- UnsettledError             a run waits: nobody knows what became of an effect
+    |-- RunPaused                  the run was left unfinished by a runtime that closed
     |-- RunCancelled               the run one waits for was cancelled by somebody else
     |-- ToolFailed                 raised by tools: a failure the model shall read
     `-- ToolCrashed                a tool raised an error it did not declare; the run ended
@@ -54,6 +56,7 @@ __all__ = [
     "ProviderError",
     "RestoreError",
     "RunCancelled",
+    "RunPaused",
     "SendTimeout",
     "StaleHeadError",
     "StreamRefused",
@@ -61,6 +64,7 @@ __all__ = [
     "ToolDefinitionError",
     "ToolFailed",
     "ToolResultError",
+    "UnsettledError",
 ]
 
 
@@ -402,6 +406,44 @@ class RunCancelled(AgentLoopError):
         return f"run {self.ref!r} was cancelled"
 
 
+class RunPaused(AgentLoopError):
+    """The runtime closed while a submitted run went on; it is unfinished and can be resumed.
+
+    Attributes:
+        ref: the run's id.
+    """
+
+    code = "paused"
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(ref)
+        self.ref = ref
+
+    def __str__(self) -> str:
+        return f"run {self.ref!r} is unfinished: the runtime closed; resume it"
+
+
+class UnsettledError(AgentLoopError):
+    """A run cannot go on: nobody knows what became of an effect of a process that ended.
+
+    Attributes:
+        ref: the run's id.
+        sends: ids of attempts without an end. calls: the calls without an answer, as
+            "exchange.position". Each is settled with `Runtime.settle_send` or `settle_call`.
+    """
+
+    code = "unsettled"
+    may_have_been_processed = True
+
+    def __init__(self, ref: str, sends: tuple[str, ...], calls: tuple[str, ...]) -> None:
+        super().__init__(ref, sends, calls)
+        self.ref, self.sends, self.calls = ref, sends, calls
+
+    def __str__(self) -> str:
+        what = [*(f"send {a!r}" for a in self.sends), *(f"call {c}" for c in self.calls)]
+        return f"run {self.ref!r} waits to be settled: {', '.join(what)}"
+
+
 class ToolFailed(AgentLoopError):
     """Raise it in a tool: its message becomes error feedback that the model reads."""
 
@@ -436,5 +478,3 @@ def _rebuild(cls: type[AgentLoopError], args: tuple[Any, ...], state: dict[str, 
     error.args = args
     error.__dict__.update(state)
     return error
-
-

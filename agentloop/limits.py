@@ -17,6 +17,7 @@ __all__ = [
     "CHILD_MAX_CHILDREN",
     "CHILD_MAX_CONCURRENT_CALLS",
     "CHILD_MAX_DEPTH",
+    "CLOSE_SECONDS",
     "COLLECTION_BYTES",
     "ENCODED_REQUEST_BYTES",
     "EVENT_BYTES",
@@ -26,6 +27,7 @@ __all__ = [
     "JSON_BYTES",
     "JSON_DEPTH",
     "JSON_VALUES",
+    "LEASE_SECONDS",
     "LoopLimits",
     "MAX_MODEL_CALLS",
     "MAX_MODEL_CALLS_CEILING",
@@ -103,6 +105,10 @@ RUNNER_OUTPUT_TOKENS: Final = 1_024
 CHILD_MAX_DEPTH: Final = 1
 CHILD_MAX_CONCURRENT_CALLS: Final = 1
 CHILD_MAX_CHILDREN: Final = 32
+
+# life of a runtime, in seconds
+LEASE_SECONDS: Final = 30.0
+CLOSE_SECONDS: Final = 5.0
 
 # workflow and events
 WORKFLOW_ROUNDS: Final = 8

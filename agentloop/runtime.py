@@ -8,175 +8,62 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
-from .admission import digest_bytes
 from .agent import Agent
 from .effects import Ledger, Scope, ToolThreads, settle
-from .errors import AgentLoopError, InputError, LostError, RunCancelled
-from .events import TextPreview, event_id, event_sequence
-from .exchange import Book, BookLimits, ReceiptMint, canonical_bytes
-from .limits import TOOL_THREADS
+from .errors import (
+    AgentLoopError,
+    ConflictError,
+    InputError,
+    LostError,
+    NotOwnerError,
+    RestoreError,
+    RunCancelled,
+    RunPaused,
+)
+from .events import TextPreview
+from .exchange import Book, BookLimits, ReceiptMint, SlotState, Turn
+from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS
 from .loop import drive
-from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
-from .persistence import MemoryBackend, Store
+from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage
+from .persistence import Backend, RunRow, Store, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
-from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, Sink, wall_ms
+from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, wall_ms
+from .unsettled import Unsettled, unsettled_of
+from .windows import (
+    LiveRun,
+    Run,
+    RunInput,
+    RunOptions,
+    admitted,
+    check_name,
+    check_options,
+    input_digest,
+    retrieve,
+    sequence_of,
+)
 
-__all__ = ["Run", "RunInput", "RunOptions", "Runtime"]
+__all__ = ["Runtime"]
 
 _log = logging.getLogger("agentloop.runtime")
 
 T = TypeVar("T")
 
-RunInput = str | UserMessage | tuple[TextPart | ImagePart, ...]
-"""A user turn: text, parts, or a whole user message."""
-
-
-class RunOptions(TypedDict, total=False):
-    """What every way to begin a run takes by keyword.
-
-    Attributes:
-        deps: handed to tools as ``ctx.deps``.
-        sink: gets the run's output events, awaited in order (`Sink`).
-        conversation: name of the conversation this turn continues; None is a run of its own. One
-            run at a time may be on a conversation. 1 to 128 characters.
-        run_id: makes the start idempotent: the same id with the same input joins that run, which
-            keeps its own ``deps`` and ``sink``. 1 to 128 characters.
-        reasoning: also preview reasoning, as `ReasoningPreview`.
-    """
-
-    deps: Any
-    sink: Sink | None
-    conversation: str | None
-    run_id: str | None
-    reasoning: bool
-
-
-_INPUT_DOMAIN = "agentloop/input/v1"
-
 _KEPT_ANONYMOUS_RUNS = 128
 """Ended runs without a conversation or a given id that a runtime still answers for."""
-
-_CLOSE_SECONDS = 5.0
-"""How long closing waits for observers and for tool threads that cannot be stopped."""
 
 
 def _new_id() -> str:
     return uuid.uuid4().hex
-
-
-class _Live:
-    """One launched run: its feed and its task."""
-
-    __slots__ = ("anonymous", "feed", "holds", "ref", "started", "stop", "task")
-
-    def __init__(self, ref: str, feed: Feed, *, anonymous: bool) -> None:
-        self.ref, self.feed, self.anonymous = ref, feed, anonymous
-        self.holds = 0  # how many started or joined it and have not left; who submits never leaves
-        self.started = False
-        self.stop = False  # cancelled before its first step, where a task would not run at all
-        self.task: asyncio.Task[RunResult] | None = None
-
-    async def wait(self) -> RunResult:
-        """The result; a cancel of the caller leaves the run alone."""
-        assert self.task is not None, "a live run has a task"
-        await asyncio.wait({self.task})
-        if self.task.cancelled():
-            raise RunCancelled(self.ref)
-        return self.task.result()
-
-    async def cancel(self) -> None:
-        """Cancel the run and wait until it has recorded its end."""
-        assert self.task is not None, "a live run has a task"
-        self.request_stop()
-        await asyncio.wait({self.task})
-
-    async def leave(self) -> None:
-        """One who started or joined the run goes; the last one to go cancels it."""
-        self.holds -= 1
-        if not self.holds:
-            await self.cancel()
-
-    def request_stop(self) -> None:
-        """Cancel the run, without waiting. Harmless after the end."""
-        self.stop = True
-        if self.started and self.task is not None:
-            self.task.cancel()
-
-
-class Run:
-    """One run in a block: ``async with runtime.start(…) as run``.
-
-    Iterate it for the run's typed events, then await `result`. Leaving the block before the run
-    has ended cancels it and waits until that is recorded, unless it was submitted as well, or
-    somebody else has started it with the same ``run_id`` and not left. One task at a time may iterate.
-    """
-
-    def __init__(self, launch: Callable[[], Any]) -> None:
-        self._launch = launch
-        self._begun = self._released = False
-        self._live: _Live | None = None
-        self._events: Follower | None = None
-
-    @property
-    def ref(self) -> str:
-        """The run's id.
-
-        Raises:
-            InputError: the block was not entered.
-        """
-        return self._entered().ref
-
-    async def __aenter__(self) -> Self:
-        if self._begun:
-            raise InputError("Run: expected to be entered once, got a second time")
-        self._begun = True
-        self._live = await self._launch()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._release().leave()
-
-    def __aiter__(self) -> Follower:
-        """Events from the first unread one; raises what ended the run, after the last event."""
-        live = self._entered()
-        if self._events is None:  # a run waits for its reader only once there is one
-            self._events = live.feed.follow(attached=not self._released)
-        return self._events
-
-    async def result(self) -> RunResult:
-        """Wait for the end; events that were not read are let go.
-
-        Raises:
-            AgentLoopError: what ended the run; `RunCancelled` when it was cancelled.
-        """
-        return await self._release().wait()
-
-    async def cancel(self) -> None:
-        """Cancel the run and wait until its end is recorded. Harmless after the end."""
-        await self._release().cancel()
-
-    def _release(self) -> _Live:
-        """The run need not wait for its reader any more."""
-        live = self._entered()
-        self._released = True
-        live.feed.detach()
-        return live
-
-    def _entered(self) -> _Live:
-        if self._live is None:
-            raise InputError("Run: expected `async with runtime.start(…) as run`, got a run that was not entered")
-        return self._live
 
 
 class Runtime:
@@ -184,11 +71,14 @@ class Runtime:
 
     Args:
         provider: what sends; closed with the runtime.
-        store: None keeps facts in this process's memory.
+        store: None keeps facts in this process's memory; a path in a SQLite file, made when it is
+            not there; ``postgresql://…`` in a database (extra ``postgres``).
         observers: watch every event of every run, isolated and bounded (`Observer`).
         new_id, clock, now_ms: sources of unique ids, monotonic seconds and wall milliseconds.
 
-    Use it as ``async with``, in one event loop. In memory, a run without ``conversation`` and
+    Use it as ``async with``, in one event loop. On a durable store, several processes may use the
+    same one; each run has one owner at a time, and a run that was submitted is left unfinished when
+    the runtime closes, to be resumed. In memory, a run without ``conversation`` and
     ``run_id`` is kept until 128 newer ones have ended; every other run until `forget`.
     """
 
@@ -196,7 +86,7 @@ class Runtime:
         self,
         provider: Provider,
         *,
-        store: None = None,
+        store: str | os.PathLike[str] | Backend | None = None,
         observers: Sequence[Observer] = (),
         limits: BookLimits | None = None,
         new_id: Callable[[], str] = _new_id,
@@ -205,8 +95,6 @@ class Runtime:
     ) -> None:
         if not isinstance(provider, Provider):
             raise InputError(f"Runtime.provider: expected a Provider, got {type(provider).__name__}")
-        if store is not None:
-            raise InputError(f"Runtime.store: expected None (memory), got {type(store).__name__}")
         if limits is not None and type(limits) is not BookLimits:
             raise InputError(f"Runtime.limits: expected BookLimits, got {type(limits).__name__}")
         for at, observer in enumerate(observers):
@@ -215,12 +103,15 @@ class Runtime:
                 raise InputError(f"Runtime.observers[{at}]: expected an object with an async observe(event), got {got}")
         self._provider = provider
         self._mint = ReceiptMint()
-        self._store = Store(MemoryBackend(), Book(self._mint, limits=limits or BookLimits()))
+        self._owner = uuid.uuid4().hex
+        book = Book(self._mint, limits=limits or BookLimits())
+        self._store = Store(backend_for(store), book, owner=self._owner, lease_seconds=LEASE_SECONDS)
+        self._renewing: asyncio.Task[None] | None = None
         self._threads = ToolThreads(TOOL_THREADS)
         self._observe = tuple(observers)
         self._observers: ObserverHub | None = None
         self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
-        self._runs: dict[str, _Live] = {}
+        self._runs: dict[str, LiveRun] = {}
         self._anonymous: deque[str] = deque()
         self._opening: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -231,8 +122,16 @@ class Runtime:
     async def __aenter__(self) -> Self:
         if self._state != "new":
             raise InputError(f"Runtime: expected to be entered once, got a runtime that is {self._state}")
+        self._state = "opening"
+        try:
+            await self._whole(self._store.open())
+        except BaseException:
+            self._state = "new"
+            raise
         self._state = "open"
         self._observers = ObserverHub(self._observe)
+        if self._store.durable:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="agentloop leases")
         return self
 
     async def __aexit__(
@@ -241,9 +140,10 @@ class Runtime:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Take no more runs, cancel those that go on, then close observers, store and provider.
+        """Take no more runs, end those that go on, then close observers, store and provider.
 
-        Every run has recorded its end before the store closes (R143). Idempotent. A cancel of the
+        A submitted run on a durable store ends its present effect, for up to 5 s, and stays
+        unfinished, to be resumed; every other run is cancelled. Every run has recorded its end before the store closes (R143). Idempotent. A cancel of the
         caller does not cut it short; it is raised afterwards.
 
         Raises:
@@ -262,17 +162,49 @@ class Runtime:
             stack.push_async_callback(self._provider.aclose)
             stack.push_async_callback(self._store.close)
             if self._observers is not None:
-                stack.push_async_callback(self._observers.close, _CLOSE_SECONDS)
+                stack.push_async_callback(self._observers.close, CLOSE_SECONDS)
             if self._opening:
                 await asyncio.wait(self._opening)
-            for live in self._runs.values():
-                live.request_stop()
-            tasks = {live.task for live in self._runs.values() if live.task is not None}
-            if tasks:
-                await asyncio.wait(tasks)
-            stuck = await self._threads.wait_idle(_CLOSE_SECONDS)
+            await self._end_runs()
+            stuck = await self._threads.wait_idle(CLOSE_SECONDS)
             if stuck:
                 _log.warning("%d tool threads have not ended; a thread cannot be stopped", stuck)
+            if self._renewing is not None:
+                self._renewing.cancel()
+                await asyncio.wait({self._renewing})
+
+    async def _end_runs(self) -> None:
+        tasks = {live.task for live in self._runs.values() if live.task is not None and not live.task.done()}
+        kept = {live.task for live in self._runs.values() if live.kept and live.task in tasks}
+        for live in self._runs.values():
+            if live.kept:
+                live.pause = True
+            else:
+                live.request_stop()
+        if kept:
+            _, late = await asyncio.wait(kept, timeout=CLOSE_SECONDS)
+            if late:
+                _log.warning("%d runs did not end their effect in time; it is abandoned", len(late))
+            for live in self._runs.values():
+                if live.task in late:
+                    live.request_stop()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _renew(self) -> None:
+        """Keep the leases of the runs of this runtime; stop a run that was taken over."""
+        while True:
+            await asyncio.sleep(self._store.lease_seconds / 3)
+            try:
+                lost = await self._store.renew()
+            except AgentLoopError as error:
+                _log.error("leases could not be renewed: %s", error)
+                continue
+            for run_id in lost:
+                live = self._runs.get(run_id)
+                if live is not None:
+                    _log.error("run %s was taken over by another owner", run_id)
+                    live.request_stop()
 
     # -- runs
 
@@ -310,7 +242,9 @@ class Runtime:
 
     async def submit(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> str:
         """Begin a run that is bound to no task; return its reference. Options: `RunOptions`."""
-        return (await self._start(agent, input, **options)).ref
+        live = await self._start(agent, input, **options)
+        live.kept = self._store.durable
+        return live.ref
 
     def follow(self, ref: str, *, after: str | None = None) -> Follower:
         """Read a run's events, those before the call included; a reconnect passes the last id seen.
@@ -320,19 +254,140 @@ class Runtime:
         Raises:
             LostError: no such run is kept. InputError: ``after`` is not an id of this run's events.
         """
-        return self._live(ref).feed.follow(after=_sequence_of(ref, after))
+        return self._live(ref).feed.follow(after=sequence_of(ref, after))
 
     async def result(self, ref: str) -> RunResult:
         """Wait for a run's end; cancelling the caller leaves the run alone.
 
+        A run that ended in another process, or before this one began, gives what is stored of it.
+
         Raises:
-            LostError: no such run is kept. Otherwise as `run`.
+            LostError: no such run is kept. OutcomeError: it is not in this process, and has not
+            ended, or ended with an error. Otherwise as `run`.
         """
-        return await self._live(ref).wait()
+        live = self._runs.get(ref)
+        if live is not None:
+            return await live.wait()
+        return result_of(await self._store.turn(ref))
 
     async def cancel(self, ref: str) -> None:
         """Cancel a run and wait until its end is recorded. Harmless after the end."""
         await self._live(ref).cancel()
+
+    # -- what a process left that ended
+
+    async def unfinished(self) -> list[RunRow]:
+        """Runs without an end, oldest first; one whose ``lease`` is None goes on nowhere."""
+        return await self._store.runs(unfinished=True)
+
+    async def unsettled(self) -> list[Unsettled]:
+        """Sends and calls of runs that go on nowhere, of which nobody knows what became of them."""
+        found: list[Unsettled] = []
+        for row in await self.unfinished():
+            if row.lease is None and row.run_id not in self._runs:
+                found += unsettled_of(await self._store.turn(row.run_id))
+        return found
+
+    async def resume(self, ref: str, agent: Agent, **options: Unpack[RunOptions]) -> RunResult:
+        """Take a run over that goes on nowhere, and run it to its end.
+
+        What is stored is not done again: a reply is not asked for twice, and a tool that may have
+        run is not run again unless it is declared idempotent, or a host allowed it. The result of
+        a run that has ended is returned, and nothing runs. ``conversation`` and ``run_id`` are the
+        run's own and not given.
+
+        Raises:
+            LostError: no such run. NotOwnerError: it goes on elsewhere.
+            RestoreError: ``agent_changed``: the agent's name, instructions, options or tools are
+                not those of the run, or the store holds facts that cannot be.
+            UnsettledError: an effect must be settled first; nothing was done. Otherwise as `run`.
+        """
+        if self._state != "open":
+            raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
+        check_options(**options)
+        for name in ("conversation", "run_id"):
+            if options.get(name) is not None:
+                raise InputError(f"resume: expected no {name}, which is the run's own")
+        live = self._runs.get(ref)
+        if live is None or (live.task is not None and live.task.done() and not self._is_closed(ref)):
+            turn = await self._whole(self._store.take_over(ref))
+            if turn.closed is not None:
+                return result_of(turn)
+            try:
+                _check_agent(agent, turn)
+            except RestoreError:
+                await self._whole(self._store.let_go(ref))
+                raise
+            live = self._launch(agent, ref, {**options, "run_id": ref})
+            live.kept = self._store.durable
+        else:
+            live.holds += 1
+        try:
+            return await live.wait()
+        except asyncio.CancelledError:
+            await live.leave()
+            raise
+
+    async def settle_call(
+        self, ref: str, exchange: int, position: int, *, author: str, result: ToolResult | None = None
+    ) -> None:
+        """Say what became of a call whose outcome is unknown, or allow one more run of it.
+
+        Args:
+            author: who decides; stored with the decision. 1 to 128 characters.
+            result: what the model shall read; None allows the tool to run once more when the run
+                is resumed.
+
+        Raises:
+            LostError: no such run or call. ConflictError: its outcome is known.
+            NotOwnerError: the run goes on elsewhere, or here.
+        """
+        check_name("author", author)
+        if result is not None and type(result) is not ToolResult:
+            raise InputError(f"result: expected a ToolResult or None, got {type(result).__name__}")
+        turn = await self._take_idle(ref)
+
+        def step(book: Book) -> Any:
+            if result is None:
+                return book.allow_rerun(turn, exchange, position, author=author)
+            slot = book.slot(turn, exchange, position)
+            feedback = ToolFeedback.of(slot.call.id, result)
+            state: SlotState = "done" if result.status == "ok" else "failed"
+            return book.settle_slot(turn, exchange, position, state=state, feedback=feedback, author=author)
+
+        await self._settle(ref, step)
+
+    async def settle_send(self, ref: str, attempt_id: str, *, author: str) -> None:
+        """Declare that an attempt without an end brought nothing; a resumed run asks again, as a new attempt.
+
+        Raises:
+            LostError: no such run. ConflictError: the attempt has an end.
+            NotOwnerError: the run goes on elsewhere, or here.
+        """
+        check_name("author", author)
+        turn = await self._take_idle(ref)
+        await self._settle(ref, lambda book: book.settle_send(turn, attempt_id, author=author))
+
+    async def _take_idle(self, ref: str) -> Turn:
+        live = self._runs.get(ref)
+        if live is not None and live.task is not None and not live.task.done():
+            raise NotOwnerError(f"run {ref!r}", "expected a run that goes on nowhere, got one of this runtime")
+        turn = await self._whole(self._store.take_over(ref))
+        if turn.closed is not None:
+            raise ConflictError(
+                f"run {ref!r}", f"expected a run that has not ended, got one that {turn.closed.outcome}"
+            )
+        return turn
+
+    async def _settle(self, ref: str, step: Callable[[Book], Any]) -> None:
+        try:
+            await self._whole(self._store.commit(step, run_id=ref))
+        finally:
+            self._runs.pop(ref, None)
+            await self._whole(self._store.let_go(ref, unload=True))
+
+    def _is_closed(self, ref: str) -> bool:
+        return self._store.book.has_run(ref) and self._store.book.turn(ref).closed is not None
 
     async def forget(self, *, conversation: str | None = None, ref: str | None = None) -> None:
         """Drop an ended run, or a conversation with all its ended runs, and the room they take.
@@ -357,7 +412,7 @@ class Runtime:
             raise LostError("conversation", name or "")
         return list(known.runs)
 
-    def _live(self, ref: str) -> _Live:
+    def _live(self, ref: str) -> LiveRun:
         live = self._runs.get(ref)
         if live is None:
             raise LostError("run", ref)
@@ -367,13 +422,13 @@ class Runtime:
         """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
         return await (settle(work) if self._store.waits else work)
 
-    async def _start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> _Live:
+    async def _start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> LiveRun:
         if self._state != "open":
             raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
-        _check_options(**options)
-        messages = _admitted(agent, input)
+        check_options(**options)
+        messages = admitted(agent, input)
         opened = asyncio.get_running_loop().create_future()
         self._opening.add(opened)  # now, so that closing waits for it
         return await self._whole(self._open(agent, messages, options, opened))
@@ -384,12 +439,12 @@ class Runtime:
         messages: tuple[SystemMessage | UserMessage, ...],
         options: RunOptions,
         opened: asyncio.Future[None],
-    ) -> _Live:
+    ) -> LiveRun:
         """Store the run's origin and launch it, unless it is there already."""
         conversation, run_id = options.get("conversation"), options.get("run_id")
         ref = run_id or self._new_id()
         try:
-            await self._store.commit(
+            new = await self._store.open_run(
                 lambda book: book.open_origin(
                     run_id=ref,
                     origin_id=self._new_id(),
@@ -398,40 +453,53 @@ class Runtime:
                     options=agent.options,
                     tools=agent.toolset.specs,
                     catalogue_digest=agent.toolset.digest,
-                    input_digest=None if run_id is None else _input_digest(agent, messages),
+                    input_digest=None if run_id is None else input_digest(agent, messages),
                     agent=agent.name,
                     at_ms=self._now_ms(),
-                )
+                ),
+                run_id=ref,
+                conversation=conversation,
             )
             known = self._runs.get(ref)
             if known is not None:
                 known.holds += 1
                 return known
-            live = _Live(ref, Feed(), anonymous=conversation is None and run_id is None)
-            live.stop, live.holds = self._state != "open", 1
-            scope = self._scope(agent, live, options)
-            self._runs[ref] = live
-            live.task = asyncio.get_running_loop().create_task(self._drive(scope, live), name=f"agentloop run {ref}")
-            live.task.add_done_callback(_retrieve)
-            return live
+            if not new:
+                await self._store.take_over(ref)
+            return self._launch(agent, ref, options)
         finally:
             self._opening.discard(opened)
             opened.set_result(None)
 
-    def _scope(self, agent: Agent, live: _Live, options: RunOptions) -> Scope:
+    def _launch(self, agent: Agent, ref: str, options: RunOptions) -> LiveRun:
+        """Drive a run whose facts are here and which this runtime owns."""
+        turn = self._store.book.turn(ref)
+        anonymous = options.get("run_id") is None and turn.opened.conversation is None
+        live = LiveRun(ref, Feed(), anonymous=anonymous)
+        live.stop, live.holds = self._state != "open", 1
+        scope = self._scope(agent, live, options, turn)
+        self._runs[ref] = live
+        live.task = asyncio.get_running_loop().create_task(self._drive(scope, live), name=f"agentloop run {ref}")
+        live.task.add_done_callback(retrieve)
+        return live
+
+    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn) -> Scope:
         limits = agent.limits
         sink = options.get("sink")
+        ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
+        ledger.charge("model_calls", turn.model_calls)  # of an earlier owner
+        ledger.charge("tool_calls", turn.tool_calls)
+        ledger.charge("tokens", 0 if turn.usage is None else turn.usage.total_tokens)
         return Scope(
             run_id=live.ref,
             agent=agent.name,
-            conversation=options.get("conversation"),
+            conversation=turn.opened.conversation,
             deps=options.get("deps"),
             provider=self._provider,
             store=self._store,
             mint=self._mint,
-            ledger=Ledger(
-                model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens
-            ),
+            ledger=ledger,
+            paused=lambda: live.pause,
             limits=limits,
             tools=agent.toolset,
             threads=self._threads,
@@ -442,11 +510,12 @@ class Runtime:
             reasoning=options.get("reasoning", False),
         )
 
-    async def _drive(self, scope: Scope, live: _Live) -> RunResult:
+    async def _drive(self, scope: Scope, live: LiveRun) -> RunResult:
         """The run's task. Its error is kept for those who ask, so it is never only logged."""
         live.started = True
         try:
-            await drive(scope, cancelled=live.stop)
+            if scope.turn.closed is None:
+                await drive(scope, cancelled=live.stop)
             result = result_of(scope.turn)
         except BaseException as error:
             live.feed.close(RunCancelled(live.ref) if isinstance(error, asyncio.CancelledError) else error)
@@ -455,85 +524,41 @@ class Runtime:
             live.feed.close()
             return result
         finally:
-            if live.anonymous:
-                await self._retire(live)
+            await settle(self._ended(live), last=True)
 
-    async def _retire(self, live: _Live) -> None:
+    async def _ended(self, live: LiveRun) -> None:
+        if self._store.durable:
+            try:
+                await self._store.let_go(live.ref, unload=live.anonymous)
+            except AgentLoopError as error:  # the lease runs out by itself
+                _log.warning("the lease of run %s could not be given up: %s", live.ref, error)
+        if live.anonymous:
+            await self._retire(live)
+
+    async def _retire(self, live: LiveRun) -> None:
         """Keep the newest ended runs that nobody named; make room for the others."""
         self._anonymous.append(live.ref)
         if len(self._anonymous) > _KEPT_ANONYMOUS_RUNS:
             oldest = self._anonymous.popleft()
             self._runs.pop(oldest, None)
-            if self._store.fault is None and self._store.book.has_run(oldest):
+            if not self._store.durable and self._store.fault is None and self._store.book.has_run(oldest):
                 try:
                     await settle(self._store.forget([oldest]), last=True)
                 except AgentLoopError as error:  # no matter of the run that ended now
                     _log.warning("run %s could not be dropped: %s", oldest, error)
 
 
-def _check_options(
-    *,
-    deps: Any = None,
-    sink: Sink | None = None,
-    conversation: str | None = None,
-    run_id: str | None = None,
-    reasoning: bool = False,
-) -> None:
-    del deps  # anything
-    for name, value in (("conversation", conversation), ("run_id", run_id)):
-        if value is not None:
-            _check_name(name, value)
-    if sink is not None and not callable(getattr(sink, "emit", None)):
-        raise InputError(f"sink: expected an object with an async emit(event), got {type(sink).__name__}")
-    if type(reasoning) is not bool:
-        raise InputError(f"reasoning: expected a bool, got {type(reasoning).__name__}")
-
-
-def _check_name(field: str, value: Any) -> None:
-    if type(value) is not str:
-        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {type(value).__name__}")
-    if not 1 <= len(value) <= 128:
-        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)}")
-    if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-        raise InputError(f"{field}: expected text that UTF-8 can encode, got a lone surrogate")
-
-
-def _sequence_of(ref: str, after: str | None) -> int:
-    if after is None:
-        return 0
-    if type(after) is str and after.startswith(f"{ref}:"):
-        try:
-            sequence = event_sequence(after)
-        except ValueError:
-            sequence = -1
-        if sequence >= 0 and after == event_id(ref, sequence):
-            return sequence
-    raise InputError(f"after: expected None or the id of an event of run {ref!r}, got another value")
-
-
-def _admitted(agent: Agent, input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
-    """The messages of a turn; what the caller hands in is checked whole (R37), the agent was when it was made."""
-    if isinstance(input, UserMessage):
-        message = input
-    elif type(input) in (str, tuple):
-        message = UserMessage(content=input)
-    else:
-        raise InputError(f"input: expected str, UserMessage or a tuple of parts, got {type(input).__name__}")
-    require_model_request(ModelRequest(messages=(message,)))
-    return (*agent.system, message)
-
-
-def _input_digest(agent: Agent, messages: tuple[SystemMessage | UserMessage, ...]) -> str:
-    basis = {
-        "agent": agent.name,
-        "catalogue": agent.toolset.digest,
-        "messages": messages,
-        "options": agent.options,
-    }
-    return digest_bytes(_INPUT_DOMAIN, canonical_bytes(basis))
-
-
-def _retrieve(task: asyncio.Task[RunResult]) -> None:
-    """Mark the task's error as seen: it is raised to whoever asks for the result."""
-    if not task.cancelled():
-        task.exception()
+def _check_agent(agent: Agent, turn: Turn) -> None:
+    """Refuse to resume a run with what is not its agent (R136, R138)."""
+    opened = turn.opened
+    if type(agent) is not Agent:
+        raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
+    own = tuple(message for message in opened.messages if type(message) is SystemMessage)
+    for what, same in (
+        ("name", agent.name == opened.agent),
+        ("instructions", agent.system == own),
+        ("options", agent.options == opened.options),
+        ("tools", agent.toolset.digest == opened.catalogue_digest and agent.toolset.specs == opened.tools),
+    ):
+        if not same:
+            raise RestoreError("agent_changed", f"run {turn.run_id!r}", f"expected the {what} it was started with")

@@ -25,6 +25,8 @@ class Scope:
 
     Attributes:
         turn: the run's facts, as state.
+        paused: whether the run shall stop before its next effect and stay unfinished.
+        repeatable: names of the tools that are declared idempotent.
         sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
@@ -49,12 +51,15 @@ class Scope:
         clock: Callable[[], float],
         now_ms: Callable[[], int],
         reasoning: bool = False,
+        paused: Callable[[], bool] = bool,
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
         self.provider, self.store, self.ledger, self.limits = provider, store, ledger, limits
         self.tools, self.threads, self.emitter = tools, threads, emitter
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
+        self.paused = paused
         self.turn: Turn = store.book.turn(run_id)
+        self.repeatable = frozenset(tool.name for tool in tools if tool.policy.idempotent)
         self.started = clock()
         self.sent_bytes = 0
         self._mint = mint
@@ -84,9 +89,9 @@ class Scope:
             PersistenceError: the store stopped. AgentLoopError: the step was refused.
         """
         if not self.store.waits:
-            await self.store.commit(step)
+            await self.store.commit(step, run_id=self.run_id)
             return False
-        return (await _hold(self.store.commit(step), last=last))[1]
+        return (await _hold(self.store.commit(step, run_id=self.run_id), last=last))[1]
 
 
 async def settle(work: Coroutine[Any, Any, T], *, last: bool = False) -> T:

@@ -118,7 +118,8 @@ class RunEnded(Event, frozen=True):
     """The run is over.
 
     Attributes:
-        outcome: a run outcome, or ``failed`` / ``cancelled`` when the run raised.
+        outcome: a run outcome, or ``failed`` / ``cancelled`` when the run raised; ``unsettled``
+            when it waits for a host to say what became of an effect (it has not ended then).
         reason: the finish word, the limit's name, or the error's code.
     """
 

@@ -9,7 +9,7 @@ Cost: each step is proportional to what it adds.
 
 from __future__ import annotations
 
-from ..errors import ConflictError, HistoryError, LostError, StaleHeadError
+from ..errors import ConflictError, HistoryError, StaleHeadError
 from ..messages import FunctionSpec, ModelOptions, ModelReply, SystemMessage, ToolFeedback, Usage, UserMessage
 from .encoding import origin_digest, sorted_bytes
 from .facts import (

@@ -111,6 +111,14 @@ class Recovery(State):
         )
         return (allowed,)
 
+    def slot(self, turn: Turn, exchange: int, position: int) -> Slot:
+        """The slot of one call.
+
+        Raises:
+            LostError: there is no such call.
+        """
+        return self._slot(turn, exchange, position)
+
     @staticmethod
     def _running(turn: Turn) -> None:
         if turn.closed is not None:

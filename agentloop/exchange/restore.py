@@ -65,12 +65,10 @@ def _fault(state: State, fact: Fact) -> str:
 def _origin_fault(state: State, fact: OriginOpened) -> str:
     if state.has_run(fact.run_id):
         return "expected a run that is not there yet"
-    before = None
-    if fact.continues is not None:
-        known = state.conversation(fact.conversation or "")
-        if known is None or known.head != fact.continues:
-            return "expected it to continue the newest exchange before it"
-        before = fact.continues.digest
+    known = state.conversation(fact.conversation or "")
+    if fact.continues != (None if known is None else known.head):
+        return "expected it to continue the newest exchange before it"
+    before = None if fact.continues is None else fact.continues.digest
     if origin_digest(fact.messages, fact.options, fact.tools, before) != fact.digest:
         return "expected the digest of its content"
     return ""

@@ -2,7 +2,7 @@
 
 from .drive import advance, close, drive
 from .states import NEXT, Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Skip, phase_of, step, verdict
+from .step import Action, Answer, Ask, Close, Skip, Wait, phase_of, step, verdict
 
 __all__ = [
     "Action",
@@ -13,6 +13,7 @@ __all__ = [
     "Phase",
     "Signal",
     "Skip",
+    "Wait",
     "advance",
     "close",
     "drive",

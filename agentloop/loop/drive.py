@@ -6,11 +6,11 @@ import asyncio
 from typing import cast
 
 from ..effects import Rejected, Scope, answer_call, send, settle, skip_calls
-from ..errors import AgentLoopError, BudgetError
+from ..errors import AgentLoopError, BudgetError, NotOwnerError, RunPaused, UnsettledError
 from ..events import RunEnded, RunStarted
 from ..exchange import RunOutcome
 from .states import Phase, Signal, follow
-from .step import Answer, Ask, Close, Skip, phase_of, step
+from .step import Answer, Ask, Close, Skip, Wait, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
 
@@ -34,6 +34,7 @@ async def advance(scope: Scope) -> Phase:
         elapsed=scope.elapsed,
         sent_bytes=scope.sent_bytes,
         max_request_bytes=scope.provider.max_request_bytes,
+        repeatable=scope.repeatable,
     )
     if type(action) is Ask:
         return follow(phase, await _ask(scope))
@@ -42,6 +43,9 @@ async def advance(scope: Scope) -> Phase:
     if type(action) is Skip:
         await skip_calls(scope, action.exchange, action.positions, code=action.code, text=action.text)
         return follow(phase, Signal.ANSWERED_ALL)
+    if type(action) is Wait:
+        at = len(turn.entries) - 1
+        raise UnsettledError(scope.run_id, action.sends, tuple(f"{at}.{p}" for p in action.calls))
     assert type(action) is Close
     await close(scope, action.outcome, action.reason)
     return follow(phase, Signal.CLOSED)
@@ -59,6 +63,7 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
     Raises:
         StreamRefused, ProviderError, ToolCrashed, PersistenceError, ConflictError: what ended the
             run (outcome ``failed``).
+        UnsettledError: an effect of an earlier owner must be settled first; the run has not ended.
         asyncio.CancelledError: it was cancelled (outcome ``cancelled``).
     """
     opened = scope.turn.opened
@@ -77,6 +82,8 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
             raise asyncio.CancelledError
         async with clock:
             while await advance(scope) is not Phase.ENDED:
+                if scope.paused():
+                    raise RunPaused(scope.run_id)
                 if me.cancelling() > requests:  # whoever was waited for kept the cancel to itself
                     raise asyncio.CancelledError
     except TimeoutError as error:
@@ -88,6 +95,18 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         except AgentLoopError as fault:
             _tell_end(scope, "failed", fault.code)
             raise
+    except (UnsettledError, RunPaused) as error:  # it has not ended: it can be resumed
+        _tell_end(scope, error.code, error.code)
+        raise
+    except NotOwnerError as error:  # it goes on elsewhere
+        _tell_end(scope, "failed", error.code)
+        raise
+    except asyncio.CancelledError:
+        if scope.paused():  # its effect did not end in time
+            _tell_end(scope, "paused", "paused")
+            raise RunPaused(scope.run_id) from None
+        await _abort(scope, "cancelled", None)
+        raise
     except BaseException as error:
         await _abort(scope, "failed" if isinstance(error, Exception) else "cancelled", error)
         raise
@@ -124,10 +143,10 @@ async def _answer(scope: Scope, action: Answer) -> Signal:
 
 def _open(scope: Scope) -> tuple[int, ...]:
     last = scope.turn.last
-    return () if last is None else tuple(p for p, slot in enumerate(last.slots) if slot.feedback is None)
+    return () if last is None else tuple(p for p, slot in enumerate(last.slots) if slot.state == "open")
 
 
-async def _abort(scope: Scope, outcome: RunOutcome, error: BaseException) -> None:
+async def _abort(scope: Scope, outcome: RunOutcome, error: BaseException | None) -> None:
     code = error.code if isinstance(error, AgentLoopError) else type(error).__name__
     reason = "cancelled" if outcome == "cancelled" else code
     if scope.store.fault is not None or scope.turn.closed is not None:
@@ -137,7 +156,8 @@ async def _abort(scope: Scope, outcome: RunOutcome, error: BaseException) -> Non
     try:
         await _finish(scope, outcome, reason, words)
     except AgentLoopError as fault:  # what ended the run is raised, not what followed from it
-        error.add_note(f"The end of the run could not be stored: {fault}")
+        if error is not None:
+            error.add_note(f"The end of the run could not be stored: {fault}")
         _tell_end(scope, outcome, reason)
 
 
@@ -152,7 +172,7 @@ async def _close_up(scope: Scope, outcome: RunOutcome, reason: str, words: str) 
     await close(scope, outcome, reason)
 
 
-def _tell_end(scope: Scope, outcome: RunOutcome, reason: str | None) -> None:
+def _tell_end(scope: Scope, outcome: str, reason: str | None) -> None:
     turn = scope.turn
     scope.emitter.process(
         RunEnded,

@@ -6,6 +6,7 @@ it holds no state of its own.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from ..effects import Ledger
@@ -13,7 +14,7 @@ from ..exchange import Entry, RunOutcome, Turn
 from ..limits import LoopLimits
 from .states import Phase
 
-__all__ = ["Action", "Answer", "Ask", "Close", "Skip", "phase_of", "step", "verdict"]
+__all__ = ["Action", "Answer", "Ask", "Close", "Skip", "Wait", "phase_of", "step", "verdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,18 @@ class Close:
     reason: str | None
 
 
-Action = Ask | Answer | Skip | Close
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing: nobody knows what became of these effects of an owner that ended.
+
+    ``sends`` are attempt ids, ``calls`` positions in the newest reply.
+    """
+
+    sends: tuple[str, ...]
+    calls: tuple[int, ...]
+
+
+Action = Ask | Answer | Skip | Close | Wait
 
 _WIRE_FRAME = 64
 
@@ -70,6 +82,7 @@ def step(
     elapsed: float,
     sent_bytes: int = 0,
     max_request_bytes: int | None = None,
+    repeatable: Container[str] = (),
 ) -> Action:
     """Decide the next action of a run that has not ended.
 
@@ -77,15 +90,22 @@ def step(
         elapsed: seconds since the run began.
         sent_bytes: what the newest request was on the wire at most.
         max_request_bytes: the provider's own ceiling of it.
+        repeatable: names of tools that are declared idempotent.
 
-    A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
+    An effect that an earlier owner began and nobody has answered is settled before anything else:
+    an idempotent tool, or one the host allowed once more, runs again; the rest waits. A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
     answer unread skips the calls of the reply, so no effect is made in vain. What a reply's words
     say of its end decides nothing about its calls: ``stop`` with calls runs them.
     """
     last = turn.last
+    if turn.sends:
+        return Wait(tuple(turn.sends), ())
     if last is None:
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
+    unknown = tuple(p for p, slot in enumerate(last.slots) if slot.state == "unknown" and slot.feedback is None)
+    if unknown:
+        return _again_or_wait(last, at, unknown, ledger, repeatable)
     kind = verdict(last)
     open_calls = tuple(p for p, slot in enumerate(last.slots) if slot.feedback is None)
     if kind != "completed":
@@ -94,15 +114,26 @@ def step(
         return Close(kind, last.reply.termination.reason)
     if not last.slots:
         return Close("completed", last.reply.termination.reason)
+    skipped = next((slot.code for slot in last.slots if slot.state == "skipped"), None)
     if not open_calls:
-        skipped = next((slot.code for slot in last.slots if slot.state == "skipped"), None)
         return _ask_or_close(ledger, limits, elapsed) if skipped is None else Close("limit_reached", skipped)
+    if skipped is not None:  # an owner ended half way through
+        return Skip(at, open_calls, skipped, f"the run reached its limit ({skipped})")
     limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed)
     if limit is None:
         limit = _limit_of_wire(last, len(open_calls), limits, sent_bytes, max_request_bytes)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
     return Answer(at, open_calls[0])
+
+
+def _again_or_wait(
+    last: Entry, at: int, unknown: tuple[int, ...], ledger: Ledger, repeatable: Container[str]
+) -> Action:
+    again = tuple(p for p in unknown if last.slots[p].rerun or last.slots[p].call.name in repeatable)
+    if len(again) == len(unknown) and ledger.left("tool_calls") != 0:
+        return Answer(at, again[0])
+    return Wait((), unknown)
 
 
 def verdict(entry: Entry) -> RunOutcome:

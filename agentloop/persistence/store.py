@@ -1,18 +1,25 @@
 """Append, then install, then publish: the only way a fact comes to be.
 
 A step is checked against the book, its facts are appended to the medium, and only then does the
-book (and with it every reader) see them. Steps of all runs are serialised, so a check still holds
-when its facts are installed.
+book (and with it every reader) see them. Steps of one run, and the openings on one conversation,
+are serialised, so a check still holds when its facts are installed; runs that have nothing to do
+with each other share a commit of the medium.
+
+On a durable medium a run is written by its owner only: the one whose lease has the newest token.
+The book holds the runs that are in use here; the others are read when they are asked for, and
+checked again before they count.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
-from ..errors import PersistenceError
-from ..exchange import Book, Fact
-from .backend import Backend
+from ..errors import AgentLoopError, ConflictError, LostError, NotOwnerError, PersistenceError
+from ..exchange import Book, Fact, Turn, restore
+from .backend import Backend, ConversationRow, Lease, RunRow
 from .memory import MemoryBackend
 
 __all__ = ["Step", "Store"]
@@ -20,41 +27,136 @@ __all__ = ["Step", "Store"]
 Step = Callable[[Book], Sequence[Fact]]
 """Checks the book and returns the facts to add. Changes nothing."""
 
+T = TypeVar("T")
+
+
+class _Gate:
+    """One lock a name, as long as somebody holds or wants it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    def __call__(self, name: str) -> AbstractAsyncContextManager[None]:
+        return _Pass(self._locks, name)
+
+
+class _Pass(AbstractAsyncContextManager[None]):
+    def __init__(self, locks: dict[str, tuple[asyncio.Lock, int]], name: str) -> None:
+        self._locks, self._name = locks, name
+
+    async def __aenter__(self) -> None:
+        lock, users = self._locks.get(self._name, (None, 0))
+        if lock is None:
+            lock = asyncio.Lock()
+        self._locks[self._name] = (lock, users + 1)
+        try:
+            await lock.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._locks[self._name][0].release()
+        self._leave()
+
+    def _leave(self) -> None:
+        lock, users = self._locks.pop(self._name)
+        if users > 1:
+            self._locks[self._name] = (lock, users - 1)
+
 
 class Store:
-    """A book and the medium behind it.
+    """A book and the medium behind it. Any task of one event loop may call it.
 
-    Any task of one event loop may call it.
+    Args:
+        owner: names this runtime in leases. lease_seconds: how long a lease lives without renewal.
 
     Attributes:
-        book: the facts that are on the medium, as state. Read only.
+        book: the facts of the runs in use, as state. Read only.
         fault: why writing stopped, None while it goes on.
         waits: whether a commit may wait for the medium, so that a cancel can meet it half way.
+        durable: whether facts outlive this process.
     """
 
-    def __init__(self, backend: Backend, book: Book) -> None:
+    def __init__(self, backend: Backend, book: Book, *, owner: str = "", lease_seconds: float = 30.0) -> None:
         self.book = book
         self.fault: str | None = None
         self.waits = type(backend) is not MemoryBackend
-        self._backend = backend
-        self._lock = asyncio.Lock()
+        self.durable = backend.durable
+        self.lease_seconds = lease_seconds
+        self._backend, self._owner = backend, owner
+        self._gate = _Gate()
+        self._leases: dict[str, Lease] = {}
         self._closed = False
 
-    async def commit(self, step: Step) -> tuple[Fact, ...]:
-        """Run one step; return the facts it added (none when it only confirmed).
+    # -- writing
+
+    async def commit(self, step: Step, *, run_id: str) -> tuple[Fact, ...]:
+        """Run one step of a run; return the facts it added (none when it only confirmed).
 
         Raises:
             PersistenceError: the medium failed or the write was cancelled, now or before. What it
                 holds is unknown: writing has stopped, and the host reloads from the medium.
+            NotOwnerError: another owner has taken the run over; nothing was written.
             AgentLoopError: the step was refused; nothing was added.
         """
-        async with self._lock:
+        async with self._gate(f"run {run_id}"):
             self._check()
             facts = tuple(step(self.book))
             if facts:
-                await self._write(lambda: self._backend.append(facts), f"appending {len(facts)} facts")
+                lease = self._leases.get(run_id)
+                token = None if lease is None else lease.token
+                await self._write(lambda: self._backend.append(facts, token=token), f"appending {len(facts)} facts")
                 self.book.install(facts)
             return facts
+
+    async def open_run(self, step: Step, *, run_id: str, conversation: str | None) -> bool:
+        """Run the step that opens a run, against what the medium holds now; say whether it is new.
+
+        Raises:
+            ConflictError, StaleHeadError: the id is taken, or another run is on the conversation.
+            NotOwnerError: the run is there, and somebody else's.
+            Otherwise as `commit`.
+        """
+        gate = f"run {run_id}" if conversation is None else f"conversation {conversation}"
+        async with self._gate(gate):
+            self._check()
+            after = None
+            if self.durable:
+                if conversation is not None:
+                    after = await self._refresh(conversation)
+                if not self.book.has_run(run_id):
+                    await self._load(run_id)
+            facts = tuple(step(self.book))
+            if facts:
+                token = None
+                if self.durable:
+                    lease = await self._read(lambda: self._acquire(run_id))
+                    token = lease.token
+                await self._write(
+                    lambda: self._backend.append(facts, token=token, after=after), f"appending {len(facts)} facts"
+                )
+                self.book.install(facts)
+            return bool(facts)
+
+    async def take_over(self, run_id: str) -> Turn:
+        """Own a run that has not ended, with its facts as they are on the medium now.
+
+        What an earlier owner had started and not answered is ``unknown`` from here on.
+
+        Raises:
+            LostError: no such run. NotOwnerError: its owner lives; says for how long its lease does.
+            RestoreError: the medium holds facts that cannot be. Otherwise as `commit`.
+        """
+        async with self._gate(f"run {run_id}"):
+            self._check()
+            await self._read(lambda: self._acquire(run_id))
+            turn = await self._reload(run_id)
+            if turn.closed is not None:
+                await self._release(run_id)
+                return turn
+        await self.commit(lambda book: book.lose_slots(book.turn(run_id)), run_id=run_id)
+        return self.book.turn(run_id)
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop runs that ended, from the medium and from the book.
@@ -64,23 +166,145 @@ class Store:
             LostError: one is not held.
             PersistenceError: as `commit`.
         """
-        async with self._lock:
+        self._check()
+        self.book.check_forget(run_ids)
+        await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
+        self.book.forget(run_ids)
+
+    # -- owning
+
+    async def renew(self) -> list[str]:
+        """Prolong every lease; return the runs that another owner has taken over."""
+        leases = list(self._leases.values())
+        if not leases or not self.durable:
+            return []
+        lost = await self._read(lambda: self._backend.renew(leases, seconds=self.lease_seconds))
+        for run_id in lost:
+            self._leases.pop(run_id, None)
+        return lost
+
+    async def let_go(self, run_id: str, *, unload: bool = False) -> None:
+        """Give up a run: its lease, and its state where the medium has it."""
+        await self._release(run_id)
+        if unload and self.durable and self.book.has_run(run_id):
+            name = self.book.turn(run_id).opened.conversation
+            known = None if name is None else self.book.conversation(name)
+            self.book.unload([run_id] if known is None else known.runs)
+
+    # -- reading
+
+    async def turn(self, run_id: str) -> Turn:
+        """The facts of a run, from the medium when it is not in use here.
+
+        Raises:
+            LostError: no such run is held.
+        """
+        if not self.book.has_run(run_id):
             self._check()
-            self.book.check_forget(run_ids)
-            await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
-            self.book.forget(run_ids)
+            await self._load(run_id)
+        return self.book.turn(run_id)
+
+    async def runs(self, *, unfinished: bool = False) -> list[RunRow]:
+        """Runs, or those without an end, oldest first."""
+        self._check()
+        return await self._read(lambda: self._backend.runs(unfinished=unfinished))
+
+    async def conversations(self) -> list[ConversationRow]:
+        """All conversations, by name."""
+        self._check()
+        return await self._read(self._backend.conversations)
+
+    async def conversation(self, name: str) -> ConversationRow:
+        """One conversation.
+
+        Raises:
+            LostError: there is none of that name.
+        """
+        self._check()
+        row = await self._read(lambda: self._backend.conversation(name))
+        if row is None:
+            raise LostError("conversation", name)
+        return row
+
+    # -- life
+
+    async def open(self) -> None:
+        """Make the medium usable; see `Backend.open`."""
+        await self._backend.open()
 
     async def close(self) -> None:
         """Stop writing and release the medium. Idempotent."""
-        async with self._lock:
-            if not self._closed:
-                self._closed = True
-                await self._backend.close()
+        if not self._closed:
+            self._closed = True
+            for run_id in list(self._leases):
+                await self._release(run_id)
+            await self._backend.close()
+
+    # -- private
+
+    async def _acquire(self, run_id: str) -> Lease:
+        lease = await self._backend.acquire(run_id, self._owner, seconds=self.lease_seconds)
+        self._leases[run_id] = lease
+        return lease
+
+    async def _release(self, run_id: str) -> None:
+        lease = self._leases.pop(run_id, None)
+        if lease is not None and self.durable and self.fault is None:
+            await self._read(lambda: self._backend.release(lease))
+
+    async def _refresh(self, name: str) -> str:
+        """Hold the conversation as the medium has it; return its newest run, "" for none."""
+        row = await self._read(lambda: self._backend.conversation(name))
+        known = self.book.conversation(name)
+        same = known is not None and row is not None and (tuple(known.runs), known.live) == (row.runs, row.live)
+        if known is not None and known.live in self._leases:
+            pass  # a run of this process is on it, and its facts are here
+        elif row is not None and not same:
+            await self._reload_conversation(name)
+        elif row is None and known is not None:
+            self.book.unload(known.runs)
+        return "" if row is None or not row.runs else row.runs[-1]
+
+    async def _reload_conversation(self, name: str) -> None:
+        facts = await self._read(lambda: self._backend.load_conversation(name))
+        known = self.book.conversation(name)
+        if known is not None:
+            self.book.unload(known.runs)
+        restore(self.book, facts)
+
+    async def _load(self, run_id: str) -> None:
+        """Read a run, and its conversation with it, unless it is in use; nothing when it is not there."""
+        row = await self._read(lambda: self._backend.run(run_id))
+        if row is None or self.book.has_run(run_id):
+            return
+        if row.conversation is not None:
+            await self._reload_conversation(row.conversation)
+        else:
+            restore(self.book, await self._read(lambda: self._backend.load_run(run_id)))
+
+    async def _reload(self, run_id: str) -> Turn:
+        if self.book.has_run(run_id):
+            name = self.book.turn(run_id).opened.conversation
+            known = None if name is None else self.book.conversation(name)
+            self.book.unload([run_id] if known is None else known.runs)
+        await self._load(run_id)
+        return self.book.turn(run_id)
+
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Await one read; a medium that fails in a way of its own is a `PersistenceError`."""
+        try:
+            return await read()
+        except AgentLoopError:
+            raise
+        except Exception as error:
+            raise PersistenceError(f"reading the store ended with {type(error).__name__}") from error
 
     async def _write(self, write: Callable[[], Awaitable[None]], what: str) -> None:
         """Await one write; stop writing when it does not end well, since what it did is unknown."""
         try:
             await write()
+        except (ConflictError, NotOwnerError):
+            raise  # refused whole: nothing was written
         except BaseException as error:
             self.fault = f"{what} ended with {type(error).__name__}"
             if isinstance(error, PersistenceError) or not isinstance(error, Exception):

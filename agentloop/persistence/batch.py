@@ -1,0 +1,109 @@
+"""One batch of facts, and the conditions under which any medium takes it.
+
+Every medium checks them in the transaction that writes, and refuses in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, get_args
+
+from ..errors import AdmissionError, ConflictError, NotOwnerError, StaleHeadError
+from ..exchange import Fact, OriginOpened, RunClosed
+
+__all__ = ["Batch", "KINDS", "check_head", "check_no_owner", "check_owner", "check_presence", "require_batch"]
+
+KINDS: Final[frozenset[type]] = frozenset(get_args(Fact))
+"""Every kind of fact there is."""
+
+
+class Batch(NamedTuple):
+    """Facts of one run that are written together.
+
+    Attributes:
+        opened: the origin, where the batch opens its run. closed: the end, where it has one.
+    """
+
+    run_id: str
+    facts: tuple[Fact, ...]
+    opened: OriginOpened | None
+    closed: RunClosed | None
+
+
+def require_batch(facts: Sequence[Fact]) -> Batch:
+    """Check that these are facts of one run, of which only the first may open it; keep a copy.
+
+    Raises:
+        AdmissionError: they are not. Says at which.
+    """
+    kept = tuple(facts)
+    opened = closed = None
+    for at, fact in enumerate(kept):
+        kind = type(fact)
+        if kind not in KINDS:
+            raise AdmissionError(f"$[{at}]", f"expected a fact, got {kind.__name__}")
+        if fact.run_id != kept[0].run_id:
+            raise AdmissionError(f"$[{at}].run_id", "expected facts of one run")
+        if kind is OriginOpened:
+            if at:
+                raise AdmissionError(f"$[{at}]", "expected the origin only as a batch's first fact")
+            opened = fact
+        elif kind is RunClosed:
+            closed = fact
+    if not kept:
+        raise AdmissionError("$", "expected at least one fact")
+    return Batch(kept[0].run_id, kept, opened, closed)  # type: ignore[arg-type]  # narrowed by kind
+
+
+def check_presence(batch: Batch, *, there: bool) -> None:
+    """A batch that opens a run needs it absent, any other needs it there.
+
+    Raises:
+        ConflictError: it is not so.
+    """
+    if there is (batch.opened is not None):
+        rule = "expected a run that is not there yet" if there else "expected a run that is there"
+        raise ConflictError(f"run {batch.run_id!r}", rule)
+
+
+def check_owner(run_id: str, *, token: int | None, held: int | None) -> None:
+    """Only the run's last owner may write, or anyone while nobody ever owned it.
+
+    Args:
+        token: the writer's. held: the one of the run's lease, expired or not; None without one.
+
+    Raises:
+        NotOwnerError: the two differ.
+    """
+    if token != held:
+        wanted = "a writer without a lease" if held is None else f"the owner with token {held}"
+        got = "one without a lease" if token is None else f"token {token}"
+        raise NotOwnerError(f"run {run_id!r}", f"expected {wanted}, got {got}")
+
+
+def check_no_owner(run_id: str, *, owner: str, seconds_left: float) -> None:
+    """A run is free when its last owner's lease has run out.
+
+    Raises:
+        NotOwnerError: it has not; says who the owner is and for how long still.
+    """
+    if seconds_left > 0:
+        rule = f"expected a run that nobody owns, got one of {owner!r} for {seconds_left:.3f} s more"
+        raise NotOwnerError(f"run {run_id!r}", rule)
+
+
+def check_head(conversation: str, *, after: str | None, newest: str, ended: bool) -> None:
+    """A run may be opened on a conversation that stands where its opener believes, and is at rest.
+
+    Args:
+        after: the newest run as the opener knows it, "" for none; None asks for no check.
+        newest: the newest run there is, "" for none. ended: whether that one has ended.
+
+    Raises:
+        StaleHeadError: it stands elsewhere; names both runs.
+    """
+    if after is None or (newest == after and ended):
+        return
+    got = f"run {newest!r}" if newest else "none"
+    rule = f"expected its newest run to be {after!r}, got {got}" if newest != after else f"expected {got} to have ended"
+    raise StaleHeadError(conversation, after, newest, rule)

@@ -1,0 +1,236 @@
+"""One run as its host sees it: what it is given, its task and feed, and the block it is tied to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypedDict
+
+from .admission import digest_bytes
+from .agent import Agent
+from .errors import InputError, RunCancelled
+from .events import event_id, event_sequence
+from .exchange import canonical_bytes
+from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
+from .results import RunResult
+from .sinks import Feed, Follower, Sink
+
+__all__ = [
+    "LiveRun",
+    "Run",
+    "RunInput",
+    "RunOptions",
+    "admitted",
+    "check_name",
+    "check_options",
+    "input_digest",
+    "retrieve",
+    "sequence_of",
+]
+
+RunInput = str | UserMessage | tuple[TextPart | ImagePart, ...]
+"""A user turn: text, parts, or a whole user message."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What every way to begin a run takes by keyword.
+
+    Attributes:
+        deps: handed to tools as ``ctx.deps``.
+        sink: gets the run's output events, awaited in order (`Sink`).
+        conversation: name of the conversation this turn continues; None is a run of its own. One
+            run at a time may be on a conversation. 1 to 128 characters.
+        run_id: makes the start idempotent: the same id with the same input joins that run, which
+            keeps its own ``deps`` and ``sink``. 1 to 128 characters.
+        reasoning: also preview reasoning, as `ReasoningPreview`.
+    """
+
+    deps: Any
+    sink: Sink | None
+    conversation: str | None
+    run_id: str | None
+    reasoning: bool
+
+
+_INPUT_DOMAIN = "agentloop/input/v1"
+
+
+class LiveRun:
+    """One launched run: its feed and its task.
+
+    Attributes:
+        kept: whether it is left unfinished, to be resumed, when the runtime closes.
+        pause: set when it shall stop at the next step and stay unfinished.
+    """
+
+    __slots__ = ("anonymous", "feed", "holds", "kept", "pause", "ref", "started", "stop", "task")
+
+    def __init__(self, ref: str, feed: Feed, *, anonymous: bool) -> None:
+        self.ref, self.feed, self.anonymous = ref, feed, anonymous
+        self.holds = 0  # how many started or joined it and have not left; who submits never leaves
+        self.kept = self.pause = False
+        self.started = False
+        self.stop = False  # cancelled before its first step, where a task would not run at all
+        self.task: asyncio.Task[RunResult] | None = None
+
+    async def wait(self) -> RunResult:
+        """The result; a cancel of the caller leaves the run alone."""
+        assert self.task is not None, "a live run has a task"
+        await asyncio.wait({self.task})
+        if self.task.cancelled():
+            raise RunCancelled(self.ref)
+        return self.task.result()
+
+    async def cancel(self) -> None:
+        """Cancel the run and wait until it has recorded its end."""
+        assert self.task is not None, "a live run has a task"
+        self.request_stop()
+        await asyncio.wait({self.task})
+
+    async def leave(self) -> None:
+        """One who started or joined the run goes; the last one to go cancels it."""
+        self.holds -= 1
+        if not self.holds:
+            await self.cancel()
+
+    def request_stop(self) -> None:
+        """Cancel the run, without waiting. Harmless after the end."""
+        self.stop = True
+        if self.started and self.task is not None:
+            self.task.cancel()
+
+
+class Run:
+    """One run in a block: ``async with runtime.start(…) as run``.
+
+    Iterate it for the run's typed events, then await `result`. Leaving the block before the run
+    has ended cancels it and waits until that is recorded, unless it was submitted as well, or
+    somebody else has started it with the same ``run_id`` and not left. One task at a time may iterate.
+    """
+
+    def __init__(self, launch: Callable[[], Any]) -> None:
+        self._launch = launch
+        self._begun = self._released = False
+        self._live: LiveRun | None = None
+        self._events: Follower | None = None
+
+    @property
+    def ref(self) -> str:
+        """The run's id.
+
+        Raises:
+            InputError: the block was not entered.
+        """
+        return self._entered().ref
+
+    async def __aenter__(self) -> Self:
+        if self._begun:
+            raise InputError("Run: expected to be entered once, got a second time")
+        self._begun = True
+        self._live = await self._launch()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._release().leave()
+
+    def __aiter__(self) -> Follower:
+        """Events from the first unread one; raises what ended the run, after the last event."""
+        live = self._entered()
+        if self._events is None:  # a run waits for its reader only once there is one
+            self._events = live.feed.follow(attached=not self._released)
+        return self._events
+
+    async def result(self) -> RunResult:
+        """Wait for the end; events that were not read are let go.
+
+        Raises:
+            AgentLoopError: what ended the run; `RunCancelled` when it was cancelled.
+        """
+        return await self._release().wait()
+
+    async def cancel(self) -> None:
+        """Cancel the run and wait until its end is recorded. Harmless after the end."""
+        await self._release().cancel()
+
+    def _release(self) -> LiveRun:
+        """The run need not wait for its reader any more."""
+        live = self._entered()
+        self._released = True
+        live.feed.detach()
+        return live
+
+    def _entered(self) -> LiveRun:
+        if self._live is None:
+            raise InputError("Run: expected `async with runtime.start(…) as run`, got a run that was not entered")
+        return self._live
+
+
+def check_options(
+    *,
+    deps: Any = None,
+    sink: Sink | None = None,
+    conversation: str | None = None,
+    run_id: str | None = None,
+    reasoning: bool = False,
+) -> None:
+    del deps  # anything
+    for name, value in (("conversation", conversation), ("run_id", run_id)):
+        if value is not None:
+            check_name(name, value)
+    if sink is not None and not callable(getattr(sink, "emit", None)):
+        raise InputError(f"sink: expected an object with an async emit(event), got {type(sink).__name__}")
+    if type(reasoning) is not bool:
+        raise InputError(f"reasoning: expected a bool, got {type(reasoning).__name__}")
+
+
+def check_name(field: str, value: Any) -> None:
+    if type(value) is not str:
+        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {type(value).__name__}")
+    if not 1 <= len(value) <= 128:
+        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)}")
+    if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+        raise InputError(f"{field}: expected text that UTF-8 can encode, got a lone surrogate")
+
+
+def sequence_of(ref: str, after: str | None) -> int:
+    if after is None:
+        return 0
+    if type(after) is str and after.startswith(f"{ref}:"):
+        try:
+            sequence = event_sequence(after)
+        except ValueError:
+            sequence = -1
+        if sequence >= 0 and after == event_id(ref, sequence):
+            return sequence
+    raise InputError(f"after: expected None or the id of an event of run {ref!r}, got another value")
+
+
+def admitted(agent: Agent, input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
+    """The messages of a turn; what the caller hands in is checked whole (R37), the agent was when it was made."""
+    if isinstance(input, UserMessage):
+        message = input
+    elif type(input) in (str, tuple):
+        message = UserMessage(content=input)
+    else:
+        raise InputError(f"input: expected str, UserMessage or a tuple of parts, got {type(input).__name__}")
+    require_model_request(ModelRequest(messages=(message,)))
+    return (*agent.system, message)
+
+
+def input_digest(agent: Agent, messages: tuple[SystemMessage | UserMessage, ...]) -> str:
+    basis = {
+        "agent": agent.name,
+        "catalogue": agent.toolset.digest,
+        "messages": messages,
+        "options": agent.options,
+    }
+    return digest_bytes(_INPUT_DOMAIN, canonical_bytes(basis))
+
+
+def retrieve(task: asyncio.Task[RunResult]) -> None:
+    """Mark the task's error as seen: it is raised to whoever asks for the result."""
+    if not task.cancelled():
+        task.exception()
