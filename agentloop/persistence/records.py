@@ -24,7 +24,7 @@ RECORD_VERSION: Final = 1
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Fact]] = msgspec.json.Decoder(Fact)
-_NAMES: Final = frozenset(kind.__struct_config__.tag for kind in KINDS)
+_NAMES: Final = frozenset(msgspec.structs.asdict(msgspec.inspect.type_info(kind))["tag"] for kind in KINDS)
 _WORD: Final = re.compile(r"[a-z0-9_-]{1,40}\Z")
 _DEPTH: Final = 64
 
@@ -86,7 +86,10 @@ def _decode_checked(text: bytes, where: str) -> Fact:
 def _check_form(value: Any, where: str) -> None:
     if type(value) is not dict:
         raise AdmissionError("$", f"expected an object, got {type(value).__name__}")
-    kind, version = value.get("fact"), value.get("version", RECORD_VERSION)
+    for name in ("fact", "version"):
+        if name not in value:
+            raise AdmissionError(f"$.{name}", "expected this field, got none")
+    kind, version = value["fact"], value["version"]
     if type(version) is not int:
         raise AdmissionError("$.version", f"expected {RECORD_VERSION}, got {type(version).__name__}")
     if version != RECORD_VERSION:
