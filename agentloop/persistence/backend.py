@@ -88,14 +88,17 @@ class Backend(Protocol):
         """Write one batch of one run atomically.
 
         Args:
-            token: fencing token of the run's lease; None for a medium of one process.
+            token: fencing token of the run's lease, which may have expired while nobody took the run
+                over; None where the run has no lease, as on a medium of one process.
             after: for a batch that opens a run on a conversation: its newest run as the caller
                 knows it, "" when it has none.
 
         Raises:
-            NotOwnerError: the run's lease has another token now.
+            AdmissionError: these are not facts of one run, of which only the first may open it.
+            NotOwnerError: the run's lease has another token now, or it has none.
             StaleHeadError: the conversation has another newest run, or one that goes on.
-            ConflictError: the run that the batch opens is there already.
+            ConflictError: the run that the batch opens is there already, or the run that it goes on
+                with is not there.
         """
 
     async def load(self) -> list[Fact]:
@@ -122,12 +125,18 @@ class Backend(Protocol):
     async def acquire(self, run_id: str, owner: str, *, seconds: float) -> Lease:
         """Become the owner of a run that nobody owns, whose lease has expired, or that one owns.
 
+        The run need not be there yet. Who owned it last keeps the token; a new owner gets one larger
+        than any before, so ``owner`` names one life of one process.
+
         Raises:
             NotOwnerError: another owner's lease lives; says for how many seconds still.
         """
 
     async def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[str]:
-        """Prolong leases in one write; return the ids of runs that were lost to another owner."""
+        """Prolong leases in one write; return the ids of runs that were lost.
+
+        One that has expired is prolonged too, unless another owner has taken the run over.
+        """
 
     async def release(self, lease: Lease) -> None:
         """Give a lease up. Harmless when it was lost."""

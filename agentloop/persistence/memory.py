@@ -2,130 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from ..errors import ConflictError, StaleHeadError
-from ..exchange import Fact, OriginOpened, RunClosed
+from ..exchange import Fact, OriginOpened
+from ..limits import check_seconds
 from .backend import ConversationRow, Lease, RunRow
+from .batch import check_head, check_no_owner, check_owner, check_presence, require_batch
 
 __all__ = ["MemoryBackend"]
+
+
+class _Owned(NamedTuple):
+    owner: str
+    token: int
+    expires: float
+
+
+class _Run:
+    """One run: its facts, their places among all, and its outcome."""
+
+    __slots__ = ("facts", "opened", "order", "outcome")
+
+    def __init__(self, opened: OriginOpened) -> None:
+        self.opened = opened
+        self.facts: list[Fact] = []
+        self.order: list[int] = []
+        self.outcome: str | None = None
 
 
 class MemoryBackend:
     """A list of facts a run. Facts are immutable, so holding a reference is holding the fact.
 
-    There is one process, which owns every run: leases are granted and never run out.
+    Args:
+        clock: seconds, for leases; they matter where several runtimes share it.
     """
 
     durable = False
 
-    def __init__(self) -> None:
-        self._runs: dict[str, list[Fact]] = {}
-        self._order: dict[str, list[int]] = {}  # of each run's facts among all
-        self._sequence = 0
-        self._conversations: dict[str, list[str]] = {}
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._runs: dict[str, _Run] = {}
         self._unfinished: dict[str, None] = {}
+        self._conversations: dict[str, list[str]] = {}
+        self._leases: dict[str, _Owned] = {}
+        self._sequence = self._token = 0
 
     async def open(self) -> None:
         """Nothing to make."""
 
     async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
         """Hold the batch."""
-        first = facts[0]
-        if type(first) is OriginOpened:
-            self._open(first, after)
-        self._runs[first.run_id].extend(facts)
-        self._order[first.run_id].extend(range(self._sequence, self._sequence + len(facts)))
-        self._sequence += len(facts)
-        if type(facts[-1]) is RunClosed:
-            self._unfinished.pop(first.run_id, None)
+        batch = require_batch(facts)
+        lease = self._leases.get(batch.run_id)
+        check_owner(batch.run_id, token=token, held=None if lease is None else lease.token)
+        check_presence(batch, there=batch.run_id in self._runs)
+        if batch.opened is not None:
+            self._open(batch.opened, after)
+        run = self._runs[batch.run_id]
+        run.facts += batch.facts
+        run.order += range(self._sequence, self._sequence + len(batch.facts))
+        self._sequence += len(batch.facts)
+        if batch.closed is not None:
+            run.outcome = batch.closed.outcome
+            self._unfinished.pop(batch.run_id, None)
 
     async def load(self) -> list[Fact]:
         """Every fact held, oldest first."""
-        numbered = [
-            item for run_id, facts in self._runs.items() for item in zip(self._order[run_id], facts, strict=True)
-        ]
+        numbered = [item for run in self._runs.values() for item in zip(run.order, run.facts, strict=True)]
         return [fact for _, fact in sorted(numbered, key=lambda item: item[0])]
 
     async def load_run(self, run_id: str) -> list[Fact]:
         """The facts of one run."""
-        return list(self._runs.get(run_id, ()))
+        run = self._runs.get(run_id)
+        return [] if run is None else list(run.facts)
 
     async def load_conversation(self, name: str) -> list[Fact]:
         """The facts of all its runs."""
-        return [fact for run_id in self._conversations.get(name, ()) for fact in self._runs[run_id]]
+        return [fact for run_id in self._conversations.get(name, ()) for fact in self._runs[run_id].facts]
 
     async def conversation(self, name: str) -> ConversationRow | None:
         """One conversation's row."""
         runs = self._conversations.get(name)
-        return None if runs is None else self._row(name, runs)
+        return None if runs is None else self._conversation(name, runs)
 
     async def conversations(self) -> list[ConversationRow]:
         """All conversations, by name."""
-        return [self._row(name, runs) for name, runs in sorted(self._conversations.items())]
+        return [self._conversation(name, runs) for name, runs in sorted(self._conversations.items())]
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run's row."""
-        facts = self._runs.get(run_id)
-        if not facts:
-            return None
-        opened, last = facts[0], facts[-1]
-        assert type(opened) is OriginOpened, "a run begins with its origin"
-        return RunRow(
-            run_id=run_id,
-            conversation=opened.conversation,
-            agent=opened.agent,
-            opened_at_ms=opened.at_ms,
-            outcome=last.outcome if type(last) is RunClosed else None,
-            lease=None,
-        )
+        return self._row(run_id) if run_id in self._runs else None
 
     async def runs(self, *, unfinished: bool = False) -> list[RunRow]:
         """All runs, or those without an end."""
-        rows = [await self.run(run_id) for run_id in (self._unfinished if unfinished else self._runs)]
-        return [row for row in rows if row is not None]
+        return [self._row(run_id) for run_id in (self._unfinished if unfinished else self._runs)]
 
     async def acquire(self, run_id: str, owner: str, *, seconds: float) -> Lease:
-        """Grant it."""
-        return Lease(run_id=run_id, owner=owner, token=1, seconds_left=seconds)
+        """Grant it, unless another owner has it."""
+        check_seconds("seconds", seconds)
+        now = self._clock()
+        held = self._leases.get(run_id)
+        if held is None or held.owner != owner:
+            if held is not None:
+                check_no_owner(run_id, owner=held.owner, seconds_left=held.expires - now)
+            self._token += 1
+            held = _Owned(owner, self._token, now)
+        self._leases[run_id] = held._replace(expires=now + seconds)
+        return Lease(run_id=run_id, owner=owner, token=held.token, seconds_left=seconds)
 
     async def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[str]:
-        """No lease is ever lost."""
-        return []
+        """Prolong those that still are the run's."""
+        check_seconds("seconds", seconds)
+        expires = self._clock() + seconds
+        lost = []
+        for lease in leases:
+            held = self._leases.get(lease.run_id)
+            if held is not None and held.token == lease.token:
+                self._leases[lease.run_id] = held._replace(expires=expires)
+            else:
+                lost.append(lease.run_id)
+        return lost
 
     async def release(self, lease: Lease) -> None:
-        """Nothing to give up."""
+        """Give it up."""
+        held = self._leases.get(lease.run_id)
+        if held is not None and held.token == lease.token:
+            del self._leases[lease.run_id]
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop the runs' facts."""
         for run_id in run_ids:
-            facts = self._runs.pop(run_id, None)
-            self._order.pop(run_id, None)
+            self._leases.pop(run_id, None)
             self._unfinished.pop(run_id, None)
-            if facts and type(facts[0]) is OriginOpened and facts[0].conversation is not None:
-                runs = self._conversations.get(facts[0].conversation, [])
-                if run_id in runs:
-                    runs.remove(run_id)
+            run = self._runs.pop(run_id, None)
+            if run is not None and run.opened.conversation is not None:
+                runs = self._conversations[run.opened.conversation]
+                runs.remove(run_id)
                 if not runs:
-                    self._conversations.pop(facts[0].conversation, None)
+                    del self._conversations[run.opened.conversation]
 
     async def close(self) -> None:
         """Nothing to release."""
 
-    def _open(self, first: OriginOpened, after: str | None) -> None:
-        if first.run_id in self._runs:
-            raise ConflictError(f"run {first.run_id!r}", "expected a run that is not there yet")
-        name = first.conversation
+    def _open(self, opened: OriginOpened, after: str | None) -> None:
+        name = opened.conversation
         if name is not None:
-            runs = self._conversations.setdefault(name, [])
+            runs = self._conversations.get(name, [])
             newest = runs[-1] if runs else ""
-            if after is not None and (newest != after or newest in self._unfinished):
-                raise StaleHeadError(name, after, newest, "expected the newest run the caller knows, ended")
-            runs.append(first.run_id)
-        self._runs[first.run_id] = []
-        self._order[first.run_id] = []
-        self._unfinished[first.run_id] = None
+            check_head(name, after=after, newest=newest, ended=newest not in self._unfinished)
+            self._conversations[name] = runs
+            runs.append(opened.run_id)
+        self._runs[opened.run_id] = _Run(opened)
+        self._unfinished[opened.run_id] = None
 
-    def _row(self, name: str, runs: list[str]) -> ConversationRow:
+    def _conversation(self, name: str, runs: list[str]) -> ConversationRow:
         live = runs[-1] if runs[-1] in self._unfinished else None
         return ConversationRow(name=name, runs=tuple(runs), live=live)
+
+    def _row(self, run_id: str) -> RunRow:
+        run = self._runs[run_id]
+        held = self._leases.get(run_id)
+        left = 0.0 if held is None else held.expires - self._clock()
+        return RunRow(
+            run_id=run_id,
+            conversation=run.opened.conversation,
+            agent=run.opened.agent,
+            opened_at_ms=run.opened.at_ms,
+            outcome=run.outcome,
+            lease=Lease(run_id=run_id, owner=held.owner, token=held.token, seconds_left=left)
+            if held is not None and left > 0
+            else None,
+        )
