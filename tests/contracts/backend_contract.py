@@ -1,27 +1,31 @@
 """What every medium of facts must do.
 
-A subclass gives `open`, which opens the medium under test; each test gets an empty one.
+A subclass gives `open`, which opens the medium under test, and `elapse`, which lets its clock go
+on; each test gets an empty medium. A durable one also gives `reopen`, a second handle on the
+medium under test, as another process would have it, and takes `DurableBackendContract`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
+from agentloop.errors import AdmissionError, ConflictError, NotOwnerError, StaleHeadError
 from agentloop.exchange import Book, Fact, ReceiptMint
 from agentloop.messages import UserMessage
-from agentloop.persistence import Backend
+from agentloop.persistence import Backend, ConversationRow, Lease, RunRow
 from tests.exchange.desk import Desk, asking, picture
 from tests.messages.values import call, reply
 
-__all__ = ["BackendContract"]
+__all__ = ["BackendContract", "DurableBackendContract", "flat", "history", "solo"]
 
 
-def history(*runs: str, text: str = "hi") -> list[tuple[Fact, ...]]:
+def history(*runs: str, text: str = "hi", conversation: str | None = "c") -> list[tuple[Fact, ...]]:
     """The batches of these runs, one after the other on one conversation."""
     desk = Desk()
     batches: list[tuple[Fact, ...]] = []
@@ -33,11 +37,16 @@ def history(*runs: str, text: str = "hi") -> list[tuple[Fact, ...]]:
 
     desk.book.install = keep  # type: ignore[method-assign]
     for run in runs:
-        turn = desk.open(run, UserMessage(content=text), conversation="c")
+        turn = desk.open(run, UserMessage(content=text), conversation=conversation)
         desk.exchange(turn, reply(call("a", arguments='{"n": -0, "m": 1e400}'), word="tool_calls"), text)
         desk.take(turn, reply())
         desk.close(turn)
     return batches
+
+
+def solo(run: str, text: str = "hi") -> list[tuple[Fact, ...]]:
+    """The batches of a run on no conversation."""
+    return history(run, text=text, conversation=None)
 
 
 def flat(batches: list[tuple[Fact, ...]]) -> list[Fact]:
@@ -45,10 +54,14 @@ def flat(batches: list[tuple[Fact, ...]]) -> list[Fact]:
 
 
 class BackendContract:
-    """Append, load, forget, close."""
+    """Append, load, list, own, forget, close."""
 
     def open(self) -> AbstractAsyncContextManager[Backend]:
         """The medium under test, empty."""
+        raise NotImplementedError
+
+    async def elapse(self, seconds: float) -> None:
+        """Let the medium's clock go on."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -76,7 +89,7 @@ class BackendContract:
         first, *others = history("r1")
         await backend.append(first)
         bad: Any = (*flat(others), object())
-        with pytest.raises(Exception):  # noqa: B017, PT011  # whichever, so long as nothing of the batch is held
+        with pytest.raises(AdmissionError):
             await backend.append(bad)
         assert await backend.load() == list(first)
 
@@ -131,3 +144,398 @@ class BackendContract:
     async def test_closing_twice_is_harmless(self, backend: Backend) -> None:
         await backend.close()
         await backend.close()
+
+    # -- what a batch is
+
+    async def test_an_empty_batch_is_refused(self, backend: Backend) -> None:
+        with pytest.raises(AdmissionError, match="at least one fact"):
+            await backend.append([])
+
+    async def test_facts_of_two_runs_are_no_batch(self, backend: Backend) -> None:
+        one, two = history("r1"), history("r2")
+        await backend.append(one[0])
+        with pytest.raises(AdmissionError, match="facts of one run"):
+            await backend.append([*one[1], *two[1]])
+        with pytest.raises(AdmissionError, match="only as a batch's first"):
+            await backend.append([*one[1], *one[0]])
+        assert await backend.load() == list(one[0])
+
+    async def test_a_run_is_opened_once(self, backend: Backend) -> None:
+        batches = history("r1")
+        await backend.append(batches[0])
+        with pytest.raises(ConflictError, match="not there yet") as caught:
+            await backend.append(batches[0])
+        assert type(caught.value) is ConflictError
+        assert await backend.load() == list(batches[0])
+
+    async def test_a_run_that_was_not_opened_cannot_go_on(self, backend: Backend) -> None:
+        batches = history("r1")
+        with pytest.raises(ConflictError, match="expected a run that is there"):
+            await backend.append(batches[1])
+        assert (await backend.load(), await backend.runs()) == ([], [])
+
+    async def test_appends_of_many_tasks_are_all_there_each_whole(self, backend: Backend) -> None:
+        runs = [solo(f"r{at}") for at in range(12)]
+        await asyncio.gather(*(backend.append(flat(batches)) for batches in runs))
+        held = await backend.load()
+        assert len(held) == sum(len(flat(batches)) for batches in runs)
+        for batches in runs:
+            run_id = batches[0][0].run_id
+            assert await backend.load_run(run_id) == flat(batches)
+            at = held.index(batches[0][0])
+            assert held[at : at + len(flat(batches))] == flat(batches)
+
+    async def test_facts_after_the_end_of_a_run_are_held_and_the_end_stands(self, backend: Backend) -> None:
+        """A host may settle what an owner left behind."""
+        *batches, end = history("r1")
+        late = batches.pop()
+        for batch in (*batches, end, late):
+            await backend.append(batch)
+        assert await backend.load() == [*flat(batches), *end, *late]
+        row = await backend.run("r1")
+        assert row is not None
+        assert row.outcome == "completed"
+
+    # -- reading a part
+
+    async def test_one_run_is_read_alone(self, backend: Backend) -> None:
+        one, two = history("r1"), history("r2")
+        for pair in zip(one, two, strict=True):
+            for batch in pair:
+                await backend.append(batch)
+        assert await backend.load_run("r1") == flat(one)
+        assert await backend.load_run("r2") == flat(two)
+        assert await backend.load_run("r9") == []
+
+    async def test_a_conversation_is_read_run_by_run(self, backend: Backend) -> None:
+        batches, other = history("r2", "r1"), solo("r3")
+        for batch in batches:
+            await backend.append(batch)
+        await backend.append(flat(other))
+        late = batches[2]  # a step of the older run, settled after the newer began
+        await backend.append(late)
+        older = [fact for fact in flat(batches) if fact.run_id == "r2"]
+        newer = [fact for fact in flat(batches) if fact.run_id == "r1"]
+        assert await backend.load_conversation("c") == [*older, *late, *newer]
+        assert await backend.load_conversation("d") == []
+
+    # -- rows
+
+    async def test_an_empty_medium_lists_nothing(self, backend: Backend) -> None:
+        assert (await backend.runs(), await backend.runs(unfinished=True), await backend.conversations()) == (
+            [],
+            [],
+            [],
+        )
+        assert (await backend.run("r1"), await backend.conversation("c")) == (None, None)
+
+    async def test_a_run_is_listed_from_its_opening_to_its_end(self, backend: Backend) -> None:
+        *batches, end = history("r1")
+        running = RunRow(run_id="r1", conversation="c", agent="agent", opened_at_ms=1, outcome=None, lease=None)
+        for batch in batches:
+            await backend.append(batch)
+            assert await backend.run("r1") == running
+            assert await backend.runs(unfinished=True) == [running]
+        await backend.append(end)
+        ended = RunRow(run_id="r1", conversation="c", agent="agent", opened_at_ms=1, outcome="completed", lease=None)
+        assert (await backend.run("r1"), await backend.runs()) == (ended, [ended])
+        assert await backend.runs(unfinished=True) == []
+
+    async def test_runs_are_listed_oldest_first(self, backend: Backend) -> None:
+        runs = {run: solo(run) for run in ("b", "a", "c")}
+        for batches in runs.values():
+            await backend.append(batches[0])
+        await backend.append(flat(runs["a"][1:]))
+        assert [row.run_id for row in await backend.runs()] == ["b", "a", "c"]
+        assert [row.run_id for row in await backend.runs(unfinished=True)] == ["b", "c"]
+        assert {row.conversation for row in await backend.runs()} == {None}
+
+    async def test_conversations_are_listed_by_name_with_their_runs_in_order(self, backend: Backend) -> None:
+        first, second = history("r2", "r1", conversation="\u00e9"), history("r3", conversation="z")
+        for batch in first:
+            await backend.append(batch)
+        await backend.append(second[0])
+        ended = ConversationRow(name="\u00e9", runs=("r2", "r1"), live=None)
+        going = ConversationRow(name="z", runs=("r3",), live="r3")
+        assert await backend.conversations() == [going, ended]
+        assert (await backend.conversation("z"), await backend.conversation("\u00e9")) == (going, ended)
+        await backend.append(flat(second[1:]))
+        assert await backend.conversation("z") == ConversationRow(name="z", runs=("r3",), live=None)
+
+    @pytest.mark.parametrize("name", ["\x00", "a\x00b", "\U0010ffff", "'; DROP TABLE runs --", " ", "", "C"])
+    async def test_names_are_any_text_and_compared_exactly(self, backend: Backend, name: str) -> None:
+        batches, other = history(f"r{name}", conversation=name), history("other", conversation="c")
+        await backend.append(flat(batches))
+        await backend.append(flat(other))
+        assert await backend.load_run(f"r{name}") == flat(batches)
+        assert await backend.load_conversation(name) == flat(batches)
+        assert {row.name for row in await backend.conversations()} == {name, "c"}
+        await backend.forget([f"r{name}"])
+        assert await backend.load() == flat(other)
+
+    # -- the head of a conversation
+
+    async def test_a_run_opens_on_the_head_that_its_opener_knows(self, backend: Backend) -> None:
+        one, two = history("r1"), history("r2")
+        await backend.append(one[0], after="")
+        for batch in one[1:]:
+            await backend.append(batch)
+        await backend.append(two[0], after="r1")
+        assert await backend.conversation("c") == ConversationRow(name="c", runs=("r1", "r2"), live="r2")
+
+    @pytest.mark.parametrize("after", ["", "r0", "r2"])
+    async def test_a_run_on_another_head_is_refused_with_both_named(self, backend: Backend, after: str) -> None:
+        """(R83)"""
+        await backend.append(flat(history("r1")))
+        before = await backend.load(), await backend.runs(), await backend.conversations()
+        with pytest.raises(StaleHeadError) as caught:
+            await backend.append(history("r2")[0], after=after)
+        assert (caught.value.conversation, caught.value.expected, caught.value.actual) == ("c", after, "r1")
+        assert (await backend.load(), await backend.runs(), await backend.conversations()) == before
+
+    async def test_a_run_on_no_head_where_one_was_known_is_refused(self, backend: Backend) -> None:
+        with pytest.raises(StaleHeadError, match="got none") as caught:
+            await backend.append(history("r2")[0], after="r1")
+        assert (caught.value.expected, caught.value.actual) == ("r1", "")
+        assert (await backend.runs(), await backend.conversations()) == ([], [])
+
+    async def test_two_runs_do_not_go_on_at_once_on_one_conversation(self, backend: Backend) -> None:
+        await backend.append(history("r1")[0], after="")
+        with pytest.raises(StaleHeadError, match="'r1' to have ended"):
+            await backend.append(history("r2")[0], after="r1")
+
+    async def test_of_many_who_open_on_one_head_one_wins(self, backend: Backend) -> None:
+        openings = [history(f"r{at}")[0] for at in range(8)]
+        outcomes = await asyncio.gather(
+            *(backend.append(opening, after="") for opening in openings), return_exceptions=True
+        )
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["NoneType", *["StaleHeadError"] * 7]
+        assert len(await backend.runs()) == 1
+
+    async def test_the_head_is_what_is_left_after_forgetting(self, backend: Backend) -> None:
+        batches = history("r1", "r2")
+        for batch in batches:
+            await backend.append(batch)
+        await backend.forget(["r2"])
+        await backend.append(history("r3")[0], after="r1")
+        await backend.forget(["r1", "r3"])
+        assert await backend.conversations() == []
+        await backend.append(history("r4")[0], after="")
+
+    # -- owning a run
+
+    async def test_a_run_has_one_owner_while_its_lease_lives(self, backend: Backend) -> None:
+        lease = await backend.acquire("r1", "me", seconds=10)
+        assert (lease.run_id, lease.owner) == ("r1", "me")
+        assert 0 < lease.seconds_left <= 10
+        await self.elapse(4)
+        with pytest.raises(NotOwnerError, match=r"'me' for [56]\.\d+ s more"):
+            await backend.acquire("r1", "you", seconds=10)
+
+    async def test_a_lease_that_ran_out_is_anybodys_with_a_larger_token(self, backend: Backend) -> None:
+        first = await backend.acquire("r1", "me", seconds=10)
+        await self.elapse(10.5)
+        second = await backend.acquire("r1", "you", seconds=10)
+        third = await self._taken_over(backend, 10.5, "me")
+        assert first.token < second.token < third.token
+
+    async def test_an_owner_may_acquire_again_and_keeps_its_token(self, backend: Backend) -> None:
+        first = await backend.acquire("r1", "me", seconds=10)
+        await self.elapse(9)
+        again = await backend.acquire("r1", "me", seconds=10)
+        assert again.token == first.token
+        await self.elapse(9)
+        with pytest.raises(NotOwnerError):
+            await backend.acquire("r1", "you", seconds=10)
+
+    async def test_a_lease_that_was_given_up_is_anybodys_with_a_larger_token(self, backend: Backend) -> None:
+        first = await backend.acquire("r1", "me", seconds=10)
+        await backend.release(first)
+        await backend.release(first)
+        second = await backend.acquire("r1", "you", seconds=10)
+        assert second.token > first.token
+        await backend.release(first)  # which is not its lease any more
+        with pytest.raises(NotOwnerError):
+            await backend.acquire("r1", "me", seconds=10)
+
+    async def test_tokens_grow_also_when_a_run_was_forgotten(self, backend: Backend) -> None:
+        """So that an owner from before cannot write to a new run of the same id."""
+        first = await backend.acquire("r1", "me", seconds=10)
+        await backend.append(flat(history("r1")), token=first.token)
+        await backend.forget(["r1"])
+        second = await backend.acquire("r1", "you", seconds=10)
+        assert second.token > first.token
+        with pytest.raises(NotOwnerError):
+            await backend.append(history("r1")[0], token=first.token)
+
+    async def test_renewing_prolongs_and_tells_what_was_lost(self, backend: Backend) -> None:
+        kept, lost, gone = [await backend.acquire(run, "me", seconds=10) for run in ("r1", "r2", "r3")]
+        await self.elapse(10.5)
+        await backend.acquire("r2", "you", seconds=10)
+        await backend.release(gone)
+        assert await backend.renew([kept, lost, gone], seconds=10) == ["r2", "r3"]
+        await self.elapse(9)
+        with pytest.raises(NotOwnerError):  # though it had run out, nobody had taken it over
+            await backend.acquire("r1", "you", seconds=10)
+        assert await backend.renew([], seconds=10) == []
+
+    @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+    async def test_a_lease_lives_for_some_time(self, backend: Backend, seconds: float) -> None:
+        lease = await backend.acquire("r1", "me", seconds=10)
+        with pytest.raises(ValueError, match="seconds"):
+            await backend.acquire("r2", "me", seconds=seconds)
+        with pytest.raises(ValueError, match="seconds"):
+            await backend.renew([lease], seconds=seconds)
+
+    async def test_a_run_is_listed_with_its_owner_while_the_lease_lives(self, backend: Backend) -> None:
+        lease = await backend.acquire("r1", "me", seconds=10)
+        await backend.append(history("r1")[0], token=lease.token)
+        await self.elapse(4)
+        for row in (await backend.run("r1"), *await backend.runs(), *await backend.runs(unfinished=True)):
+            assert row is not None
+            assert row.lease is not None
+            assert (row.lease.owner, row.lease.token, row.lease.run_id) == ("me", lease.token, "r1")
+            assert 0 < row.lease.seconds_left <= 6.1
+        await self.elapse(7)
+        row = await backend.run("r1")
+        assert row is not None
+        assert row.lease is None
+
+    async def test_only_the_owner_writes(self, backend: Backend) -> None:
+        batches = iter(history("r1"))
+        lease = await backend.acquire("r1", "me", seconds=10)
+        await backend.append(next(batches), token=lease.token)
+        refused = next(batches)
+        before = await backend.load()
+        for token in (lease.token + 1, lease.token - 1, None):
+            with pytest.raises(NotOwnerError):
+                await backend.append(refused, token=token)
+        assert await backend.load() == before
+        await backend.append(refused, token=lease.token)
+
+    async def test_an_owner_whose_lease_ran_out_writes_until_the_run_is_taken_over(self, backend: Backend) -> None:
+        one, two, three, *_ = history("r1")
+        lease = await backend.acquire("r1", "me", seconds=10)
+        await backend.append(one, token=lease.token)
+        await self.elapse(11)
+        await backend.append(two, token=lease.token)
+        successor = await backend.acquire("r1", "you", seconds=10)
+        with pytest.raises(NotOwnerError, match=f"expected the owner with token {successor.token}"):
+            await backend.append(three, token=lease.token)
+        await backend.append(three, token=successor.token)
+        assert await backend.load() == [*one, *two, *three]
+
+    async def test_a_run_without_a_lease_takes_no_token(self, backend: Backend) -> None:
+        one, two, *_ = history("r1")
+        with pytest.raises(NotOwnerError, match="a writer without a lease"):
+            await backend.append(one, token=1)
+        await backend.append(one)
+        lease = await backend.acquire("r1", "me", seconds=10)
+        await backend.release(lease)
+        with pytest.raises(NotOwnerError):
+            await backend.append(two, token=lease.token)
+        await backend.append(two)
+
+    async def test_leases_of_runs_do_not_touch_each_other(self, backend: Backend) -> None:
+        mine = await backend.acquire("r1", "me", seconds=10)
+        yours = await backend.acquire("r2", "you", seconds=10)
+        await backend.append(solo("r1")[0], token=mine.token)
+        await backend.append(solo("r2")[0], token=yours.token)
+        with pytest.raises(NotOwnerError):
+            await backend.append(solo("r2")[1], token=mine.token)
+
+    async def _taken_over(self, backend: Backend, seconds: float, owner: str) -> Lease:
+        await self.elapse(seconds)
+        return await backend.acquire("r1", owner, seconds=10)
+
+
+class DurableBackendContract(BackendContract):
+    """Besides: what outlives a handle, and what two handles on one medium see of each other."""
+
+    def reopen(self) -> AbstractAsyncContextManager[Backend]:
+        """Another handle on the medium under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def other(self, backend: Backend) -> AsyncIterator[Backend]:
+        async with self.reopen() as other:
+            yield other
+
+    def test_it_says_that_it_is_durable(self, backend: Backend) -> None:
+        assert backend.durable is True
+
+    async def test_facts_outlive_the_handle_that_wrote_them(self, backend: Backend) -> None:
+        batches = history("r1", "r2", text="\x00 \u2028 \U0010ffff")
+        for batch in batches:
+            await backend.append(batch)
+        before = await backend.runs(), await backend.conversations()
+        await backend.close()
+        async with self.reopen() as later:
+            assert await later.load() == flat(batches)
+            assert (await later.runs(), await later.conversations()) == before
+
+    async def test_what_one_handle_appended_another_reads_and_goes_on_with(
+        self, backend: Backend, other: Backend
+    ) -> None:
+        batches = history("r1", "r2")
+        for batch, handle in zip(batches, itertools.cycle([backend, other])):
+            await handle.append(batch)
+        for handle in (backend, other):
+            assert await handle.load() == flat(batches)
+
+    async def test_a_head_that_another_handle_moved_is_stale(self, backend: Backend, other: Backend) -> None:
+        await backend.append(flat(history("r1")), after="")
+        await other.append(flat(history("r2")), after="r1")
+        with pytest.raises(StaleHeadError) as caught:
+            await backend.append(history("r3")[0], after="r1")
+        assert (caught.value.expected, caught.value.actual) == ("r1", "r2")
+
+    async def test_of_two_handles_that_open_one_run_one_wins(self, backend: Backend, other: Backend) -> None:
+        opening = history("r1")[0]
+        outcomes = await asyncio.gather(backend.append(opening), other.append(opening), return_exceptions=True)
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["ConflictError", "NoneType"]
+        assert await backend.load() == list(opening)
+
+    async def test_of_two_handles_that_want_one_run_one_owns_it(self, backend: Backend, other: Backend) -> None:
+        for at in range(10):
+            outcomes = await asyncio.gather(
+                backend.acquire(f"r{at}", "me", seconds=10),
+                other.acquire(f"r{at}", "you", seconds=10),
+                return_exceptions=True,
+            )
+            assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Lease", "NotOwnerError"]
+
+    async def test_an_owner_that_paused_cannot_write_over_its_successor(self, backend: Backend, other: Backend) -> None:
+        one, two, three, *_ = history("r1")
+        paused = await backend.acquire("r1", "me", seconds=10)
+        await backend.append(one, token=paused.token)
+        await self.elapse(11)
+        successor = await other.acquire("r1", "you", seconds=10)
+        await other.append(two, token=successor.token)
+        with pytest.raises(NotOwnerError):
+            await backend.append(three, token=paused.token)
+        assert await backend.renew([paused], seconds=10) == ["r1"]
+        await backend.release(paused)
+        assert await other.renew([successor], seconds=10) == []
+        assert await other.load() == [*one, *two]
+
+    async def test_what_one_handle_forgot_is_gone_for_the_other(self, backend: Backend, other: Backend) -> None:
+        await backend.append(flat(history("r1")))
+        assert await other.load() != []
+        await backend.forget(["r1"])
+        assert (await other.load(), await other.runs(), await other.conversations()) == ([], [], [])
+
+    async def test_two_handles_that_append_at_once_lose_and_double_nothing(
+        self, backend: Backend, other: Backend
+    ) -> None:
+        runs = {f"r{at}": solo(f"r{at}") for at in range(20)}
+
+        async def write(handle: Backend, batches: list[tuple[Fact, ...]]) -> None:
+            for batch in batches:
+                await handle.append(batch)
+
+        handles = itertools.cycle([backend, other])
+        await asyncio.gather(*(write(next(handles), batches) for batches in runs.values()))
+        for run, batches in runs.items():
+            assert await backend.load_run(run) == flat(batches)
+        assert len(await other.load()) == sum(len(flat(batches)) for batches in runs.values())
