@@ -1,0 +1,222 @@
+"""Facts for tests: one of each kind and corner that the golden files hold, and strategies for any fact."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hypothesis import strategies as st
+
+from agentloop.exchange import (
+    ExchangeRef,
+    Fact,
+    OriginOpened,
+    ReplyTaken,
+    RequestRef,
+    RerunAllowed,
+    RunClosed,
+    SendEnded,
+    SendStarted,
+    SlotMoved,
+)
+from agentloop.messages import (
+    FunctionSpec,
+    ImagePart,
+    ModelOptions,
+    SystemMessage,
+    Text,
+    TextContent,
+    TextPart,
+    ToolChoice,
+    ToolFeedback,
+    Usage,
+    UserMessage,
+)
+from tests.messages.values import call, contents, counts, messages, options, replies, reply, specs, texts, usages
+
+__all__ = ["ARGUMENTS", "GOLDEN", "facts"]
+
+ARGUMENTS: Final = (
+    '{"z": -0, "big": 1234567890123456789012345678901234567890, "f":1.50e+400 ,"t":"\\u0000\\ud83d\\ude00"}'
+)
+"""Argument text with all that a parser would change: a sign, digits, an exponent, spaces, escapes."""
+
+_CORNERS: Final = '\0\x1f\x7f\x85\xa0\xad\u200b\u2028\u2029\ud7ff\ue000\ufeff\ufffd\uffff\U00010000\U0010ffff"\\/<&'
+
+GOLDEN: Final[dict[str, Fact]] = {
+    "origin_opened": OriginOpened(
+        run_id="run-1",
+        origin_id="origin-1",
+        digest="0" * 64,
+        conversation="a talk",
+        continues=ExchangeRef(origin_id="origin-0", index=3, digest="1" * 64),
+        messages=(
+            SystemMessage(content="Be brief."),
+            UserMessage(
+                content=(
+                    TextPart(text="What is this?"),
+                    ImagePart(url="https://example.org/a.png", detail="low"),
+                    ImagePart(url="data:image/png;base64,AAAA"),
+                )
+            ),
+        ),
+        options=ModelOptions(
+            temperature=0.5,
+            top_p=1,
+            max_output_tokens=100,
+            stop=("END",),
+            seed=-(2**70),
+            tool_choice=ToolChoice(name="read_note"),
+            parallel_tool_calls=False,
+            reasoning_effort="low",
+            include_usage=True,
+            extra='{"user":"u1"}',
+        ),
+        tools=(FunctionSpec(name="read_note", description="Read a note.", strict=True),),
+        catalogue_digest="2" * 64,
+        input_digest="3" * 64,
+        agent="reader",
+        at_ms=1_700_000_000_000,
+    ),
+    "origin_opened_least": OriginOpened(
+        run_id="run-1",
+        origin_id="origin-1",
+        digest="0" * 64,
+        conversation=None,
+        continues=None,
+        messages=(UserMessage(content="hi"),),
+        options=ModelOptions(),
+        tools=(),
+        catalogue_digest="2" * 64,
+        input_digest=None,
+        agent="reader",
+        at_ms=0,
+    ),
+    "reply_taken": ReplyTaken(
+        run_id="run-1",
+        origin_id="origin-1",
+        index=0,
+        attempt_id="attempt-1",
+        reply=reply(
+            Text(text="I look."),
+            call("call-1", arguments=ARGUMENTS),
+            word="tool_calls",
+            native={"reasoning_content": "Look first."},
+        ),
+    ),
+    "reply_taken_text": ReplyTaken(
+        run_id="run-1", origin_id="origin-1", index=1, attempt_id="attempt-2", reply=reply(Text(text=_CORNERS))
+    ),
+    "rerun_allowed": RerunAllowed(run_id="run-1", origin_id="origin-1", exchange=0, position=1, author="Ada"),
+    "run_closed": RunClosed(run_id="run-1", outcome="completed", reason="stop", at_ms=1_700_000_001_000),
+    "run_closed_failed": RunClosed(run_id="run-1", outcome="failed", reason=None, at_ms=1_700_000_001_000),
+    "send_ended": SendEnded(
+        run_id="run-1",
+        attempt_id="attempt-1",
+        outcome="replied",
+        usage=Usage(input_tokens=10, output_tokens=2, total_tokens=15, cached_input_tokens=8, reasoning_tokens=3),
+    ),
+    "send_ended_failed": SendEnded(
+        run_id="run-1",
+        attempt_id="attempt-2",
+        outcome="failed",
+        code="http_status",
+        may_have_been_processed=False,
+        author="Ada",
+    ),
+    "send_started": SendStarted(
+        run_id="run-1",
+        attempt_id="attempt-1",
+        request=RequestRef(origin_id="origin-1", exchanges=0, digest="4" * 64),
+        call_sequence=1,
+        model="model-1",
+        at_ms=1_700_000_000_001,
+    ),
+    "slot_moved": SlotMoved(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=0,
+        state="done",
+        effect_id="effect-1",
+        attempt=1,
+        feedback=ToolFeedback(
+            tool_call_id="call-1", status="ok", content=(TextContent(text="a note"), TextContent(text=""))
+        ),
+    ),
+    "slot_moved_settled": SlotMoved(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=0,
+        state="failed",
+        effect_id="effect-1",
+        attempt=2,
+        feedback=ToolFeedback(tool_call_id="call-1", status="error", content=()),
+        code="settled",
+        author="Ada",
+    ),
+}
+"""By the file's name."""
+
+_ids = texts
+_digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+_said = messages.filter(lambda message: type(message) in (SystemMessage, UserMessage))
+_feedback = st.builds(
+    ToolFeedback, tool_call_id=st.text(min_size=1), status=st.sampled_from(["ok", "error"]), content=contents
+)
+_words = st.none() | texts
+_refs = st.builds(ExchangeRef, origin_id=_ids, index=counts, digest=_digests)
+_requests = st.builds(RequestRef, origin_id=_ids, exchanges=counts, digest=_digests)
+
+facts: st.SearchStrategy[Fact] = st.one_of(
+    st.builds(
+        OriginOpened,
+        run_id=_ids,
+        origin_id=_ids,
+        digest=_digests,
+        conversation=_words,
+        continues=st.none() | _refs,
+        messages=st.lists(_said, max_size=3).map(tuple),
+        options=options,
+        tools=st.lists(specs, max_size=2).map(tuple),
+        catalogue_digest=_digests,
+        input_digest=st.none() | _digests,
+        agent=texts,
+        at_ms=counts,
+    ),
+    st.builds(
+        SendStarted, run_id=_ids, attempt_id=_ids, request=_requests, call_sequence=counts, model=texts, at_ms=counts
+    ),
+    st.builds(
+        SendEnded,
+        run_id=_ids,
+        attempt_id=_ids,
+        outcome=st.sampled_from(["replied", "failed", "abandoned"]),
+        code=_words,
+        may_have_been_processed=st.booleans(),
+        usage=st.none() | usages,
+        author=_words,
+    ),
+    st.builds(ReplyTaken, run_id=_ids, origin_id=_ids, index=counts, attempt_id=_ids, reply=replies),
+    st.builds(
+        SlotMoved,
+        run_id=_ids,
+        origin_id=_ids,
+        exchange=counts,
+        position=counts,
+        state=st.sampled_from(["open", "started", "done", "failed", "unknown", "skipped", "waiting"]),
+        effect_id=_words,
+        attempt=counts,
+        feedback=st.none() | _feedback,
+        code=_words,
+        author=_words,
+    ),
+    st.builds(RerunAllowed, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, author=texts),
+    st.builds(
+        RunClosed,
+        run_id=_ids,
+        outcome=st.sampled_from(["completed", "refused", "incomplete", "limit_reached", "failed", "cancelled"]),
+        reason=_words,
+        at_ms=counts,
+    ),
+)

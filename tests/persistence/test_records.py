@@ -1,0 +1,183 @@
+"""Records: what was written once is read for ever, exactly, or refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentloop.errors import AdmissionError, RestoreError
+from agentloop.exchange import Fact, ReplyTaken, RunClosed
+from agentloop.messages import Text
+from agentloop.persistence.batch import KINDS
+from agentloop.persistence.records import RECORD_VERSION, decode_record, encode_record
+from tests.messages.values import call, reply
+from tests.persistence.facts import ARGUMENTS, GOLDEN, facts
+
+GOLDEN_FILES = sorted((Path(__file__).parent / "golden").glob("v*/*.json"))
+CLOSED = RunClosed(run_id="r1", outcome="failed", reason="x", at_ms=1)
+
+
+def record(**changes: Any) -> str:
+    """The record of a run's end with some members changed; ``...`` takes one away."""
+    members = {**json.loads(encode_record(CLOSED)), **changes}
+    return json.dumps({name: value for name, value in members.items() if value is not ...})
+
+
+def refused(data: bytes | str, code: str = "bad_record") -> str:
+    with pytest.raises(RestoreError) as caught:
+        decode_record(data, where="fact 7 of s.db")
+    assert caught.value.code == code
+    assert caught.value.where.startswith("fact 7 of s.db")
+    assert caught.value.__cause__ is None
+    return str(caught.value)
+
+
+# -- golden files
+
+
+@pytest.mark.parametrize("path", GOLDEN_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_any_version_wrote_is_read(path: Path) -> None:
+    """(R89)"""
+    data = path.read_bytes().removesuffix(b"\n")
+    fact = decode_record(data, where=path.name)
+    assert fact == GOLDEN[path.stem]
+    assert encode_record(fact) == data
+
+
+def test_the_version_that_is_written_has_a_golden_file_for_each_kind() -> None:
+    written = {path.stem for path in GOLDEN_FILES if path.parent.name == f"v{RECORD_VERSION}"}
+    assert written == set(GOLDEN)
+    assert {type(fact) for fact in GOLDEN.values()} == KINDS
+
+
+def test_a_record_is_one_line_with_its_kind_and_version() -> None:
+    assert encode_record(CLOSED) == (
+        b'{"fact":"run_closed","outcome":"failed","reason":"x","at_ms":1,"run_id":"r1","version":1}'
+    )
+
+
+# -- exactness
+
+
+@given(fact=facts)
+@settings(max_examples=200)
+def test_every_fact_comes_back_equal(fact: Fact) -> None:
+    data = encode_record(fact)
+    assert decode_record(data, where="here") == fact
+    assert decode_record(data.decode(), where="here") == fact
+    assert b"\n" not in data
+
+
+def test_every_unicode_scalar_comes_back() -> None:
+    scalars = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    for start in range(0, len(scalars), 1 << 16):
+        fact = ReplyTaken(
+            run_id="r1",
+            origin_id="o1",
+            index=0,
+            attempt_id="a1",
+            reply=reply(Text(text=scalars[start : start + (1 << 16)])),
+        )
+        assert decode_record(encode_record(fact), where="here") == fact
+
+
+@given(digits=st.text("0123456789", min_size=40, max_size=400), text=st.text(max_size=10))
+def test_argument_text_is_never_parsed(digits: str, text: str) -> None:
+    """(R18)"""
+    for arguments in (ARGUMENTS, f'{{"n":-0,"m":{digits},"e":1E+{digits}, "s":"{text}"', digits, "-0", text):
+        fact = ReplyTaken(
+            run_id="r1", origin_id="o1", index=0, attempt_id="a1", reply=reply(call("c", arguments=arguments))
+        )
+        back = decode_record(encode_record(fact), where="here")
+        assert type(back) is ReplyTaken
+        assert back.reply.calls[0].arguments.text == arguments
+
+
+@given(fact=facts, data=st.data())
+def test_another_layout_is_the_same_fact(fact: Fact, data: st.DataObject) -> None:
+    members = list(msgspec.json.decode(encode_record(fact)).items())
+    mixed = dict(data.draw(st.permutations(members)))
+    text = msgspec.json.format(msgspec.json.encode(mixed), indent=2)
+    assert decode_record(text, where="here") == fact
+
+
+# -- what is refused
+
+
+def test_what_is_no_fact_has_no_record() -> None:
+    class Other(RunClosed, frozen=True, tag="other"):
+        pass
+
+    for value in (object(), {"fact": "run_closed"}, Other(run_id="r", outcome="failed", reason=None, at_ms=1)):
+        with pytest.raises(AdmissionError, match="expected a fact"):
+            encode_record(value)  # type: ignore[arg-type]
+    with pytest.raises(AdmissionError, match="surrogate") as caught:
+        encode_record(RunClosed(run_id="\ud800secret", outcome="failed", reason=None, at_ms=1))
+    assert caught.value.__cause__ is None
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("version", [0, 2, 10**40])
+def test_another_version_is_named(version: int) -> None:
+    assert refused(record(version=version), "restore_version") == (
+        f"restore_version: fact 7 of s.db: expected record version 1, got {version}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (record(fact="run_paused"), "$.fact: expected a known kind of fact, got 'run_paused'"),
+        (record(fact="secret text"), "$.fact: expected a known kind of fact, got str"),
+        (record(fact=["secret"]), "$.fact: expected a known kind of fact, got list"),
+        (record(fact=...), "$.fact: expected this field, got none"),
+        (record(version=...), "$.version: expected this field, got none"),
+        (record(version="1"), "$.version: expected 1, got str"),
+        (record(version=True), "$.version: expected 1, got bool"),
+        (record(version=1.0), "$.version: expected 1, got float"),
+        (record(reason=...), "$.reason: expected this field, got none"),
+        (record(colour=1), "$.colour: expected no field of this name"),
+        (record(outcome="secret"), "$.outcome: expected one of the known words"),
+        (record(at_ms="1"), "$.at_ms: expected int, got str"),
+        (record(at_ms=1.5), "$.at_ms: expected int, got float"),
+        (record(run_id=None), "$.run_id: expected str, got null"),
+        (record()[:-1] + ', "run_id": "r2"}', "expected each key once"),
+        (record(reason="\ud800"), "$.reason: expected surrogates in pairs"),
+        (record()[:-1], "expected"),
+        (record() + "{}", "expected"),
+        ("", "expected"),
+        ("[]", "$: expected an object, got list"),
+        ("null", "$: expected an object, got NoneType"),
+        ("[" * 100_000, "levels of nesting"),
+        (b"\xef\xbb\xbf{}", "expected"),
+        (b"\xff", "valid UTF-8"),
+        ("\ud800", "valid UTF-8"),
+    ],
+)
+def test_what_is_no_record_is_named_by_its_place(data: bytes | str, says: str) -> None:
+    told = refused(data)
+    assert says in told
+    assert "secret" not in told
+
+
+def test_a_rule_of_a_value_inside_is_told_with_its_place() -> None:
+    data = encode_record(GOLDEN["reply_taken"]).replace(b'"format_version":1', b'"format_version":2')
+    assert "$.reply.format_version: expected" in refused(data)
+    data = encode_record(GOLDEN["send_ended"]).replace(b'"input_tokens":10', b'"input_tokens":-10')
+    assert "$.usage: Usage.input_tokens: expected an integer of 0 or more" in refused(data)
+
+
+@given(at=st.integers(0, 2_000), value=st.integers(0, 255), name=st.sampled_from(sorted(GOLDEN)))
+@settings(max_examples=200)
+def test_a_damaged_record_is_a_fact_or_a_named_error(at: int, value: int, name: str) -> None:
+    data = bytearray(encode_record(GOLDEN[name]))
+    data[at % len(data)] = value
+    with contextlib.suppress(RestoreError):
+        assert type(decode_record(bytes(data), where="here")) in KINDS
