@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.installed
+SYSTEM := $(VENV)/.installed-system
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -37,7 +38,11 @@ types: $(STAMP) ## mypy, strict
 test: $(STAMP) ## every test that needs nothing but Python
 	$(PY) -m pytest -m "not system"
 
-system: $(STAMP) ## tests with servers, browsers, killed processes and load
+$(SYSTEM): $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,system]'
+	@touch $@
+
+system: $(SYSTEM) ## tests with servers, browsers, killed processes and load
 	@$(PY) -m pytest -m system; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no system tests selected"; exit 0; fi; exit $$status
 

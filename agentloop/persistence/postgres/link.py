@@ -83,7 +83,11 @@ class Link:
         """
         with self.translated("connecting"):
             connection = await self._driver.connect(self._dsn, **self._settings())
-            await _prepare(connection)
+            try:
+                await _prepare(connection)
+            except BaseException:
+                connection.terminate()
+                raise
             return connection
 
     @asynccontextmanager
@@ -108,12 +112,18 @@ class Link:
         try:
             yield
         except (driver.PostgresError, driver.InterfaceError, driver.InternalClientError, OSError, EOFError) as error:
-            state = getattr(error, "sqlstate", None)
-            kind = type(error).__name__ + (f" ({state})" if state else "")
-            raise PersistenceError(f"{self.place}: {doing} ended with {kind}") from error
+            raise self.fault(doing, error) from error
         except ValueError:
             # An address that only the driver finds wrong; what it says of it may quote the password.
             raise PersistenceError(f"{self.place}: {doing}: the driver cannot use the DSN") from None
+
+    def fault(self, doing: str, error: BaseException) -> PersistenceError:
+        """The error for a caller. The database's own words stay in the cause: they may quote what was written."""
+        if isinstance(error, PersistenceError):
+            return PersistenceError(*error.args)
+        state = getattr(error, "sqlstate", None)
+        kind = type(error).__name__ + (f" ({state})" if state else "")
+        return PersistenceError(f"{self.place}: {doing} ended with {kind}")
 
     async def close(self, *, seconds: float) -> None:
         """Close the pool; what is still in use after ``seconds`` is cut off."""
@@ -172,8 +182,9 @@ def _place(dsn: object) -> str:
     netloc = parts.netloc
     if parts.scheme not in _SCHEMES or parts.fragment or "@" in parts.path or netloc.count("@") > 1:
         raise InputError(fault)
-    host = netloc.rpartition("@")[2] or ",".join(options.get("host", []))
+    host = netloc.rpartition("@")[2]
     ports = [part.rpartition(":")[2] for part in host.split(",") if ":" in part and not part.endswith("]")]
     if not all(port.isdecimal() for port in ports):
         raise InputError(fault)
-    return f"{parts.scheme}://{host}{parts.path}"
+    folder = "".join(f"?host={name}" for name in options.get("host", [])[-1:])
+    return f"{parts.scheme}://{host}{parts.path}{folder}"

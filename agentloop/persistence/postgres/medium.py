@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...errors import NotOwnerError, PersistenceError
+from ...errors import PersistenceError
 from ...exchange import Fact
+from ...limits import check_seconds
 from ..backend import ConversationRow, Lease, RunRow
+from ..batch import check_no_owner
 from ..records import decode_record
 from .link import Link
-from .schema import given, kept, migrate
-from .writer import Batch, Writer
+from .schema import LOCK_CONVERSATIONS, given, kept, migrate
+from .writer import Entry, Writer
 
 __all__ = ["PostgresBackend"]
 
@@ -39,15 +41,16 @@ _UNFINISHED_RUNS: Final = _RUNS + "WHERE outcome IS NULL ORDER BY position"
 _ACQUIRE: Final = """
     INSERT INTO leases AS held (run_id, owner, token, expires_at)
     VALUES ($1, $2, nextval('tokens'), clock_timestamp() + make_interval(secs => $3))
-    ON CONFLICT (run_id) DO UPDATE SET
-        owner = excluded.owner,
-        token = CASE WHEN held.owner = excluded.owner THEN held.token ELSE excluded.token END,
-        expires_at = clock_timestamp() + make_interval(secs => $3)
-    WHERE held.owner = excluded.owner OR held.expires_at <= clock_timestamp()
-    RETURNING token, extract(epoch FROM expires_at - clock_timestamp())::float8
-"""
-_HOLDER: Final = """
-    SELECT owner, greatest(0, extract(epoch FROM expires_at - clock_timestamp()))::float8 FROM leases WHERE run_id = $1
+    ON CONFLICT (run_id) DO UPDATE SET (owner, token, expires_at) = (
+        SELECT
+            CASE WHEN free THEN excluded.owner ELSE held.owner END,
+            CASE WHEN free AND held.owner <> excluded.owner THEN excluded.token ELSE held.token END,
+            CASE WHEN free THEN now + make_interval(secs => $3) ELSE held.expires_at END
+        FROM (
+            SELECT now, held.owner = excluded.owner OR held.expires_at <= now AS free FROM clock_timestamp() AS now
+        ) AS judged
+    )
+    RETURNING owner, token, extract(epoch FROM expires_at - clock_timestamp())::float8
 """
 _RENEW: Final = """
     WITH ours AS MATERIALIZED (
@@ -61,7 +64,7 @@ _RENEW: Final = """
 """
 _RELEASE: Final = "DELETE FROM leases WHERE run_id = $1 AND token = $2"
 _LOCK_LEASES: Final = "SELECT FROM leases WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE"
-_LOCK_RUNS: Final = "SELECT FROM runs WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE"
+_LOCK_RUNS: Final = "SELECT conversation FROM runs WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE"
 _FORGET: Final = (
     "DELETE FROM facts WHERE run_id = ANY ($1::text[])",
     "DELETE FROM runs WHERE run_id = ANY ($1::text[])",
@@ -128,15 +131,19 @@ class PostgresBackend:
         if self._closed:
             raise PersistenceError(f"{self._link.place}: opening: the medium is closed")
         if self._writer is None:
-            await self._link.open()
-            await migrate(self._link)
+            try:
+                await self._link.open()
+                await migrate(self._link)
+            except BaseException:
+                await self._link.close(seconds=_CLOSING_SECONDS)
+                raise
             self._writer = Writer(self._link)
 
     async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
         """Write the batch, together with those of other runs that wait."""
         if self._writer is None:
             raise PersistenceError(f"{self._link.place}: appending: the medium is not open")
-        await self._writer.write(Batch(facts, token=token, after=after))
+        await self._writer.write(Entry(facts, token=token, after=after))
 
     async def load(self) -> list[Fact]:
         """Every fact held, oldest first."""
@@ -171,17 +178,16 @@ class PostgresBackend:
 
     async def acquire(self, run_id: str, owner: str, *, seconds: float) -> Lease:
         """Take the lease, or keep it."""
-        key = kept(run_id)
-        rows = await self._link.fetch("acquiring a lease", _ACQUIRE, key, kept(owner), float(seconds))
-        if rows:
-            token, left = rows[0]
-            return Lease(run_id=run_id, owner=owner, token=token, seconds_left=left)
-        holders = await self._link.fetch("reading a lease", _HOLDER, key)
-        holder, left = (given(holders[0][0]), holders[0][1]) if holders else ("another", 0.0)
-        raise NotOwnerError(f"run {run_id!r}", f"owner {holder!r} has it for {left:.1f} s more")
+        check_seconds("seconds", seconds)
+        rows = await self._link.fetch("acquiring a lease", _ACQUIRE, kept(run_id), kept(owner), float(seconds))
+        holder, token, left = rows[0]
+        if given(holder) != owner:
+            check_no_owner(run_id, owner=given(holder), seconds_left=max(left, 0.001))
+        return Lease(run_id=run_id, owner=owner, token=token, seconds_left=left)
 
     async def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[str]:
         """Prolong those that still have their token."""
+        check_seconds("seconds", seconds)
         if not leases:
             return []
         keys = [kept(lease.run_id) for lease in leases]
@@ -203,7 +209,10 @@ class PostgresBackend:
             self._link.connection("forgetting runs") as connection,
             connection.transaction(isolation="read_committed"),
         ):
-            for statement in (_LOCK_LEASES, _LOCK_RUNS, *_FORGET):
+            await connection.execute(_LOCK_LEASES, keys)
+            names = [row[0] for row in await connection.fetch(_LOCK_RUNS, keys)]
+            await connection.execute(LOCK_CONVERSATIONS, [name for name in names if name is not None])
+            for statement in _FORGET:
                 await connection.execute(statement, keys)
 
     async def close(self) -> None:

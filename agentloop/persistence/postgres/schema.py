@@ -16,7 +16,7 @@ from typing import Final
 from ...errors import RestoreError
 from .link import Connection, Link
 
-__all__ = ["VERSION", "given", "kept", "migrate"]
+__all__ = ["LOCK_CONVERSATIONS", "VERSION", "given", "kept", "migrate"]
 
 _MIGRATIONS: Final = (
     """
@@ -52,6 +52,15 @@ _MIGRATIONS: Final = (
 
 VERSION: Final = len(_MIGRATIONS)
 """What this release reads and writes."""
+
+LOCK_CONVERSATIONS: Final = """
+    SELECT pg_advisory_xact_lock(number)
+    FROM (
+        SELECT DISTINCT hashtextextended(current_schema() || ' ' || name, 1) AS number
+        FROM unnest($1::text[]) AS name ORDER BY number
+    ) AS numbers
+"""
+"""Held to the transaction's end by whoever opens a run on one of them, or forgets one: ``$1`` are their names."""
 
 _ESCAPED: Final = re.compile(r"\\(.)")
 

@@ -23,21 +23,22 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...errors import AgentLoopError, ConflictError, NotOwnerError, PersistenceError, StaleHeadError
-from ...exchange import Fact, OriginOpened, RunClosed
+from ...errors import ConflictError, PersistenceError
+from ...exchange import Fact
+from ..batch import check_head, check_owner, check_presence, require_batch
 from ..records import encode_record
 from .link import Connection, Link
-from .schema import given, kept
+from .schema import LOCK_CONVERSATIONS, given, kept
 
-__all__ = ["Batch", "Writer"]
+__all__ = ["Entry", "Writer"]
 
 _GROUP_BATCHES: Final = 256
 _GROUP_CHARACTERS: Final = 8 * 1024 * 1024
 
-_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"  # each statement sees what its locks waited for
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"  # each statement sees what its locks waited for
 _LOCK: Final = """
     WITH held AS MATERIALIZED (
-        SELECT run_id, token FROM leases WHERE run_id = ANY ($2::text[]) ORDER BY run_id FOR SHARE
+        SELECT run_id, token FROM leases WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR SHARE
     ), there AS MATERIALIZED (
         SELECT run_id FROM runs WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE
     )
@@ -45,15 +46,8 @@ _LOCK: Final = """
     UNION ALL
     SELECT run_id, NULL FROM there
 """
-_LOCK_CONVERSATIONS: Final = """
-    SELECT pg_advisory_xact_lock(number)
-    FROM (
-        SELECT DISTINCT hashtextextended(current_schema() || ' ' || name, 1) AS number
-        FROM unnest($1::text[]) AS name ORDER BY number
-    ) AS numbers
-"""
 _NEWEST: Final = """
-    SELECT name, newest.run_id, newest.outcome IS NULL AS live
+    SELECT name, newest.run_id, newest.outcome IS NOT NULL AS ended
     FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
         SELECT run_id, outcome FROM runs WHERE conversation = name ORDER BY position DESC LIMIT 1
     ) AS newest
@@ -83,21 +77,20 @@ _WRITE: Final = """
 """
 
 
-class Batch:
-    """Facts of one run on their way, already as records: later changes to the sequence change nothing."""
+class Entry:
+    """A batch that waits to be written, already as records."""
 
     def __init__(self, facts: Sequence[Fact], *, token: int | None, after: str | None) -> None:
-        first = facts[0]
-        self.run_id = first.run_id
-        self.key = kept(first.run_id)
-        self.records = [encode_record(fact).decode() for fact in facts]
+        self.batch = require_batch(facts)
+        self.run_id = self.batch.run_id
+        self.key = kept(self.run_id)
+        self.opened, self.closed = self.batch.opened, self.batch.closed
+        self.conversation = None if self.opened is None else self.opened.conversation
+        self.records = [encode_record(fact).decode() for fact in self.batch.facts]
         self.size = sum(map(len, self.records))
         self.token, self.after = token, after
-        self.opened = first if type(first) is OriginOpened else None
-        self.conversation = None if self.opened is None else self.opened.conversation
-        ends = [fact.outcome for fact in facts if type(fact) is RunClosed]
-        self.outcome = ends[-1] if ends else None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(_look_at)
 
 
 class _Seen:
@@ -108,31 +101,24 @@ class _Seen:
         self.tokens: dict[str, int] = {}
         self.newest: dict[str, tuple[str, bool]] = {}
 
-    def refusal(self, batch: Batch) -> ConflictError | None:
+    def refusal(self, entry: Entry) -> ConflictError | None:
         """Why the batch cannot be written; None when it can."""
-        what = f"run {batch.run_id!r}"
-        if batch.token is not None:
-            token = self.tokens.get(batch.key)
-            if token != batch.token:
-                got = "no lease" if token is None else f"token {token}"
-                return NotOwnerError(what, f"expected its lease to have token {batch.token}, got {got}")
-        if batch.opened is None:
-            return None if batch.key in self.runs else ConflictError(what, "expected a run that was opened, got none")
-        if batch.key in self.runs:
-            return ConflictError(what, "expected a run that is not there yet")
-        if batch.conversation is not None and batch.after is not None:
-            newest, live = self.newest.get(batch.conversation, ("", False))
-            if newest != batch.after or live:
-                rule = "expected the newest run the caller knows, ended"
-                return StaleHeadError(batch.conversation, batch.after, newest, rule)
+        try:
+            check_owner(entry.run_id, token=entry.token, held=self.tokens.get(entry.key))
+            check_presence(entry.batch, there=entry.key in self.runs)
+            if entry.conversation is not None:
+                newest, ended = self.newest.get(entry.conversation, ("", True))
+                check_head(entry.conversation, after=entry.after, newest=newest, ended=ended)
+        except ConflictError as refusal:
+            return refusal
         return None
 
 
 class Writer:
-    """The task that writes, its connection and the batches that wait.
+    """The task that writes, its connection, and the batches that wait.
 
     Attributes:
-        commits: transactions that ended with one. batches: batches they held.
+        commits: transactions that wrote facts. batches: the batches they held.
     """
 
     def __init__(self, link: Link) -> None:
@@ -140,19 +126,18 @@ class Writer:
         self.batches = 0
         self._link = link
         self._connection: Connection | None = None
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[Entry] = deque()
         self._wake = asyncio.Event()
         self._closing = False
-        self._task = asyncio.create_task(self._work(), name=f"agentloop writer of {link.place}")
+        self._task = asyncio.create_task(self._work(), name="agentloop postgres writer")
 
-    async def write(self, batch: Batch) -> None:
+    async def write(self, entry: Entry) -> None:
         """Wait until the batch is on the medium, or was refused. A cancel ends the wait, not the write."""
         if self._closing:
             raise PersistenceError(f"{self._link.place}: appending: the medium is closed")
-        self._waiting.append(batch)
+        self._waiting.append(entry)
         self._wake.set()
-        batch.done.add_done_callback(_retrieve)
-        await asyncio.shield(batch.done)
+        await asyncio.shield(entry.done)
 
     async def close(self, *, seconds: float) -> None:
         """Write what waits, for so many seconds at most, and give the connection up. Idempotent."""
@@ -165,129 +150,134 @@ class Writer:
         self._drop()
 
     async def _work(self) -> None:
-        group: list[Batch] = []
+        group: list[Entry] = []
         try:
-            while True:
-                await self._wake.wait()
+            while self._waiting or not self._closing:
                 self._wake.clear()
                 while self._waiting:
                     group = self._next()
                     await self._settle(group)
-                if self._closing:
-                    return
-        finally:  # cut off by close
+                if not self._closing:
+                    await self._wake.wait()
+        finally:
+            self._closing = True
             self._fail(group, PersistenceError(f"{self._link.place}: appending: closed before the write ended"))
 
-    def _next(self) -> list[Batch]:
-        """The longest row of waiting batches in which no two depend on each other."""
-        group: list[Batch] = []
+    def _next(self) -> list[Entry]:
+        """The longest row of waiting batches of which no two are of one run or one conversation."""
+        group: list[Entry] = []
         names: set[tuple[str, str]] = set()
         size = 0
         while self._waiting and len(group) < _GROUP_BATCHES:
-            batch = self._waiting[0]
-            own = {("run", batch.run_id)} | ({("on", batch.conversation)} if batch.conversation is not None else set())
-            size += batch.size
+            entry = self._waiting[0]
+            own = {("run", entry.run_id)}
+            if entry.conversation is not None:
+                own.add(("conversation", entry.conversation))
+            size += entry.size
             if group and (size > _GROUP_CHARACTERS or names & own):
                 break
             names |= own
             group.append(self._waiting.popleft())
         return group
 
-    async def _settle(self, group: list[Batch]) -> None:
-        """Write one group and tell each batch what became of it.
+    async def _settle(self, group: list[Entry]) -> None:
+        """Write one group, and tell each batch what became of it.
 
         After a failure nobody knows what the medium holds, so what waits fails too: nothing of a
         run may be written after a batch of it that was perhaps lost.
         """
         try:
-            with self._link.translated(f"appending {len(group)} batches"):
-                refused = await self._write(group)
-        except BaseException as error:
+            refused = await self._write(group)
+        except Exception as error:  # noqa: BLE001  # whatever it was, the batches must hear of it
             self._drop()
-            if not isinstance(error, Exception):
-                raise
-            if not isinstance(error, AgentLoopError):
-                fault = f"{self._link.place}: appending ended with {type(error).__name__}"
-                error, cause = PersistenceError(fault), error
-                error.__cause__ = cause
             self._fail(group, error)
             return
-        for batch in group:
-            if not batch.done.done():
-                refusal = refused.get(batch.run_id)
-                batch.done.set_result(None) if refusal is None else batch.done.set_exception(refusal)
+        for entry in group:
+            if entry.run_id in refused:
+                entry.done.set_exception(refused[entry.run_id])
+            else:
+                entry.done.set_result(None)
 
-    async def _write(self, group: list[Batch]) -> dict[str, ConflictError]:
+    async def _write(self, group: list[Entry]) -> dict[str, ConflictError]:
         """One transaction; return the refusals by run."""
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._link.connect()
         connection = self._connection
         await connection.execute(_BEGIN)
         seen = await _look(connection, group)
-        refused = {batch.run_id: refusal for batch in group if (refusal := seen.refusal(batch)) is not None}
-        openings = [batch for batch in group if batch.opened is not None and batch.run_id not in refused]
-        if openings:
-            for batch in await _open(connection, openings):
-                refused[batch.run_id] = ConflictError(f"run {batch.run_id!r}", "expected a run that is not there yet")
-        admitted = [batch for batch in group if batch.run_id not in refused]
+        refused = {entry.run_id: refusal for entry in group if (refusal := seen.refusal(entry)) is not None}
+        openings = [entry for entry in group if entry.opened is not None and entry.run_id not in refused]
+        refused |= await _open(connection, openings)
+        admitted = [entry for entry in group if entry.run_id not in refused]
         if not admitted:
             await connection.execute("ROLLBACK")
             return refused
-        ended = [batch for batch in admitted if batch.outcome is not None]
+        ended = [(entry.key, entry.closed.outcome) for entry in admitted if entry.closed is not None]
         await connection.execute(
             _WRITE,
-            [batch.key for batch in admitted for _ in batch.records],
-            [record for batch in admitted for record in batch.records],
-            [batch.key for batch in ended],
-            [batch.outcome for batch in ended],
+            [entry.key for entry in admitted for _ in entry.records],
+            [record for entry in admitted for record in entry.records],
+            [key for key, _ in ended],
+            [outcome for _, outcome in ended],
         )
         await connection.execute("COMMIT")
         self.commits += 1
         self.batches += len(admitted)
         return refused
 
-    def _fail(self, group: list[Batch], error: Exception) -> None:
-        for batch in (*group, *self._waiting):
-            if not batch.done.done():
-                batch.done.set_exception(error)
+    def _fail(self, group: list[Entry], cause: Exception) -> None:
+        """Tell the batches of the group, and those that wait, that their outcome is unknown."""
+        for entry in (*group, *self._waiting):
+            if not entry.done.done():
+                fault = self._link.fault("appending", cause)
+                fault.__cause__ = cause
+                entry.done.set_exception(fault)
         self._waiting.clear()
 
     def _drop(self) -> None:
-        """Cut the connection; what it was doing is rolled back, unless it was committed already."""
+        """Cut the connection. What it was doing is rolled back, unless it was committed already."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
 
 
-async def _look(connection: Connection, group: list[Batch]) -> _Seen:
+async def _look(connection: Connection, group: list[Entry]) -> _Seen:
     """Take the locks and read what the batches depend on."""
     seen = _Seen()
-    tokens = [batch.key for batch in group if batch.token is not None]
-    for run_id, token in await connection.fetch(_LOCK, [batch.key for batch in group], tokens):
+    for run_id, token in await connection.fetch(_LOCK, [entry.key for entry in group]):
         if token is None:
             seen.runs.add(run_id)
         else:
             seen.tokens[run_id] = token
-    names = [kept(batch.conversation) for batch in group if batch.conversation is not None]
+    names = [kept(entry.conversation) for entry in group if entry.conversation is not None]
     if names:
-        await connection.execute(_LOCK_CONVERSATIONS, names)
-        for name, newest, live in await connection.fetch(_NEWEST, names):
-            seen.newest[given(name)] = (given(newest), live)
+        await connection.execute(LOCK_CONVERSATIONS, names)
+        for name, newest, ended in await connection.fetch(_NEWEST, names):
+            seen.newest[given(name)] = (given(newest), ended)
     return seen
 
 
-async def _open(connection: Connection, openings: list[Batch]) -> list[Batch]:
-    """Make the rows of new runs; return those that another process has made meanwhile."""
+async def _open(connection: Connection, openings: list[Entry]) -> dict[str, ConflictError]:
+    """Make the rows of new runs; return the refusals of those that another process has made meanwhile."""
     rows: list[tuple[Any, ...]] = []
-    for batch in openings:
-        assert batch.opened is not None, "the caller chose those that open a run"
-        name = None if batch.conversation is None else kept(batch.conversation)
-        rows.append((batch.key, name, kept(batch.opened.agent), batch.opened.at_ms))
+    for entry in openings:
+        assert entry.opened is not None, "the caller chose those that open a run"
+        name = None if entry.conversation is None else kept(entry.conversation)
+        rows.append((entry.key, name, kept(entry.opened.agent), entry.opened.at_ms))
+    if not rows:
+        return {}
     made = {row[0] for row in await connection.fetch(_OPEN, *map(list, zip(*rows, strict=True)))}
-    return [batch for batch in openings if batch.key not in made]
+    refused: dict[str, ConflictError] = {}
+    for entry in openings:
+        if entry.key not in made:
+            try:
+                check_presence(entry.batch, there=True)
+            except ConflictError as refusal:
+                refused[entry.run_id] = refusal
+    return refused
 
 
-def _retrieve(done: asyncio.Future[None]) -> None:
-    """Look at the outcome, which nobody else does when the caller was cancelled."""
+def _look_at(done: asyncio.Future[None]) -> None:
+    """Read the outcome, which nobody else does when the caller was cancelled."""
     if not done.cancelled():
         done.exception()
