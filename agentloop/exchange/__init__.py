@@ -3,6 +3,7 @@
 from .book import Book
 from .encoding import canonical_bytes, origin_digest
 from .facts import (
+    ConversationBranched,
     ExchangeRef,
     Fact,
     OriginOpened,
@@ -11,6 +12,7 @@ from .facts import (
     RerunAllowed,
     RunClosed,
     RunOutcome,
+    RunRedacted,
     SendEnded,
     SendStarted,
     SlotMoved,
@@ -19,6 +21,8 @@ from .receipts import Receipt, ReceiptMint
 from .restore import restore
 from .room import BookLimits
 from .slots import CLOSING, NEXT, SlotState, move
+from .state import State
+from .tombstone import branch, tombstone
 from .turn import Conversation, Entry, Slot, Turn
 
 __all__ = [
@@ -26,6 +30,7 @@ __all__ = [
     "BookLimits",
     "CLOSING",
     "Conversation",
+    "ConversationBranched",
     "Entry",
     "ExchangeRef",
     "Fact",
@@ -38,14 +43,18 @@ __all__ = [
     "RerunAllowed",
     "RunClosed",
     "RunOutcome",
+    "RunRedacted",
     "SendEnded",
     "SendStarted",
     "Slot",
     "SlotMoved",
     "SlotState",
+    "State",
     "Turn",
+    "branch",
     "canonical_bytes",
     "move",
     "origin_digest",
     "restore",
+    "tombstone",
 ]

@@ -2,7 +2,9 @@
 
 A run appends, in this order: one `OriginOpened`; for each model call one `SendStarted`, one
 `SendEnded` and, when it was replied, one `ReplyTaken` in the same batch; for each call of the
-reply its `SlotMoved` steps; at last one `RunClosed`.
+reply its `SlotMoved` steps; at last one `RunClosed`. Two facts stand alone: `ConversationBranched`
+begins a conversation at an exchange of another, and `RunRedacted` takes the place of all facts of
+a run whose texts were removed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from ..messages import (
 from .slots import SlotState
 
 __all__ = [
+    "ConversationBranched",
     "ExchangeRef",
     "Fact",
     "OriginOpened",
@@ -31,6 +34,7 @@ __all__ = [
     "RerunAllowed",
     "RunClosed",
     "RunOutcome",
+    "RunRedacted",
     "SendEnded",
     "SendStarted",
     "SlotMoved",
@@ -177,4 +181,69 @@ class RunClosed(_Fact, frozen=True, tag="run_closed"):
     at_ms: int
 
 
-Fact = OriginOpened | SendStarted | SendEnded | ReplyTaken | SlotMoved | RerunAllowed | RunClosed
+class ConversationBranched(_Fact, frozen=True, tag="conversation_branched"):
+    """A conversation began at an exchange of another one, which it holds by reference.
+
+    ``run_id`` is an id of its own; nothing runs under it.
+
+    Attributes:
+        conversation: the new one. source: the one the exchange is in.
+        continues: the exchange that the new one goes on from.
+    """
+
+    conversation: str
+    source: str
+    continues: ExchangeRef
+    at_ms: int
+
+    @property
+    def agent(self) -> str:
+        """No agent ran."""
+        return ""
+
+    @property
+    def outcome(self) -> str:
+        """What a medium lists it as."""
+        return "branched"
+
+
+class RunRedacted(_Fact, frozen=True, tag="run_redacted"):
+    """All that is left of an ended run whose messages, replies, calls and feedback were removed.
+
+    The digests stay, so that what follows the run is still checked against it.
+
+    Attributes:
+        digests: of its origin, then of the chain after each of its exchanges.
+        at_ms, ended_at_ms, redacted_at_ms: when it was opened, ended and redacted.
+        author: who removed the texts.
+    """
+
+    origin_id: str
+    digests: tuple[str, ...]
+    conversation: str | None
+    continues: ExchangeRef | None
+    catalogue_digest: str
+    input_digest: str | None
+    agent: str
+    at_ms: int
+    outcome: RunOutcome
+    reason: str | None
+    ended_at_ms: int
+    model_calls: int
+    tool_calls: int
+    usage: Usage | None
+    author: str
+    redacted_at_ms: int
+
+
+Fact = (
+    OriginOpened
+    | SendStarted
+    | SendEnded
+    | ReplyTaken
+    | SlotMoved
+    | RerunAllowed
+    | RunClosed
+    | ConversationBranched
+    | RunRedacted
+)

@@ -8,17 +8,32 @@ published or sent (R86, R87).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 from ..errors import AgentLoopError, RestoreError
 from .encoding import origin_digest
-from .facts import Fact, OriginOpened, ReplyTaken, RerunAllowed, RunClosed, SendEnded, SendStarted, SlotMoved
+from .facts import (
+    ConversationBranched,
+    Fact,
+    OriginOpened,
+    ReplyTaken,
+    RerunAllowed,
+    RunClosed,
+    RunRedacted,
+    SendEnded,
+    SendStarted,
+    SlotMoved,
+)
 from .slots import CLOSING, move
 from .state import State
+from .tombstone import branch
 from .turn import Slot, Turn
 
 __all__ = ["restore"]
+
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
 def restore(state: State, facts: Iterable[Fact]) -> None:
@@ -42,6 +57,18 @@ def _fault(state: State, fact: Fact) -> str:
     """The rule that a fact breaks, "" when it breaks none."""
     if type(fact) is OriginOpened:
         return _origin_fault(state, fact)
+    if type(fact) is RunRedacted:
+        return _redacted_fault(state, fact)
+    if type(fact) is ConversationBranched:
+        branch(
+            state,
+            run_id=fact.run_id,
+            conversation=fact.conversation,
+            source=fact.source,
+            at=fact.continues,
+            at_ms=fact.at_ms,
+        )
+        return ""
     turn = state.turn(fact.run_id)
     if turn.closed is not None:
         return "expected nothing after the end of the run"
@@ -62,12 +89,29 @@ def _fault(state: State, fact: Fact) -> str:
     assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
 
 
-def _origin_fault(state: State, fact: OriginOpened) -> str:
+def _opening_fault(state: State, fact: OriginOpened | RunRedacted) -> str:
     if state.has_run(fact.run_id):
         return "expected a run that is not there yet"
-    known = state.conversation(fact.conversation or "")
+    if state.has_origin(fact.origin_id):
+        return "expected an origin id that no other run has"
+    known = None if fact.conversation is None else state.conversation(fact.conversation)
+    if known is not None and known.live is not None:
+        return "expected the run before it on its conversation to have ended"
     if fact.continues != (None if known is None else known.head):
         return "expected it to continue the newest exchange before it"
+    return ""
+
+
+def _redacted_fault(state: State, fact: RunRedacted) -> str:
+    if not fact.digests or not all(_DIGEST.fullmatch(digest) for digest in fact.digests):
+        return "expected the digests of its origin and its exchanges"
+    return _opening_fault(state, fact)
+
+
+def _origin_fault(state: State, fact: OriginOpened) -> str:
+    fault = _opening_fault(state, fact)
+    if fault:
+        return fault
     before = None if fact.continues is None else fact.continues.digest
     if origin_digest(fact.messages, fact.options, fact.tools, before) != fact.digest:
         return "expected the digest of its content"

@@ -13,9 +13,19 @@ import msgspec
 
 from ..admission import chain
 from ..errors import ConflictError, HistoryError, InputError, LimitExceeded, LostError
-from ..messages import ModelExchange, ModelReply, ModelRequest, ToolFeedback
+from ..messages import (
+    Message,
+    ModelExchange,
+    ModelOptions,
+    ModelReply,
+    ModelRequest,
+    SystemMessage,
+    ToolFeedback,
+    UserMessage,
+)
 from .encoding import sorted_bytes
 from .facts import (
+    ConversationBranched,
     ExchangeRef,
     Fact,
     OriginOpened,
@@ -23,6 +33,7 @@ from .facts import (
     RequestRef,
     RerunAllowed,
     RunClosed,
+    RunRedacted,
     SendEnded,
     SendStarted,
     SlotMoved,
@@ -44,6 +55,7 @@ class State:
         self._turns: dict[str, Turn] = {}
         self._origins: dict[str, Turn] = {}
         self._conversations: dict[str, Conversation] = {}
+        self._branches: dict[str, ConversationBranched] = {}
         self._newest: tuple[ModelReply | ToolFeedback | None, bytes] = (None, b"")
 
     # -- reading
@@ -54,8 +66,34 @@ class State:
         return self._room.size
 
     def has_run(self, run_id: str) -> bool:
-        """Whether a run of that id is held."""
-        return run_id in self._turns
+        """Whether a run, or a branch, of that id is held."""
+        return run_id in self._turns or run_id in self._branches
+
+    def has_origin(self, origin_id: str) -> bool:
+        """Whether an origin of that id is held."""
+        return origin_id in self._origins
+
+    def exchange(self, ref: ExchangeRef) -> Turn:
+        """The turn of one complete exchange.
+
+        Raises:
+            LostError: its origin is not held, or has no such exchange.
+            ConflictError: the digest is another exchange's.
+        """
+        turn = self._origins.get(ref.origin_id)
+        if turn is None or not 0 <= ref.index < len(turn.digests) - 1:
+            raise LostError("exchange", f"{ref.origin_id}/{ref.index}")
+        if turn.digests[ref.index + 1] != ref.digest:
+            raise ConflictError(f"exchange {ref.origin_id}/{ref.index}", "expected its digest, got another")
+        return turn
+
+    def messages(self, ref: ExchangeRef) -> tuple[Message, ...]:
+        """All that was said up to an exchange, which is the last of it.
+
+        Raises:
+            LostError, ConflictError: as `exchange`.
+        """
+        return self._up_to(ref, self.exchange(ref)).messages
 
     def turn(self, run_id: str) -> Turn:
         """The turn of a run.
@@ -86,7 +124,7 @@ class State:
             ConflictError: the digest is another prefix's.
         """
         turn = self._origins.get(ref.origin_id)
-        if turn is None:
+        if turn is None or turn.redacted is not None:
             raise LostError("origin", ref.origin_id)
         if not 0 <= ref.exchanges <= len(turn.exchanges):
             raise HistoryError(
@@ -139,6 +177,10 @@ class State:
                 self._install_close(fact)
             elif type(fact) is RerunAllowed:
                 self._turns[fact.run_id].entries[fact.exchange].slots[fact.position].rerun = True
+            elif type(fact) is ConversationBranched:
+                self._install_branch(fact)
+            elif type(fact) is RunRedacted:
+                self._install_redacted(fact)
             else:
                 assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
 
@@ -151,10 +193,10 @@ class State:
         """
         drop = set(run_ids)
         for run_id in drop:
-            turn = self.turn(run_id)
-            if turn.closed is None:
+            branched = self._branches.get(run_id)
+            name = branched.conversation if branched is not None else self.turn(run_id).opened.conversation
+            if branched is None and self._turns[run_id].closed is None:
                 raise ConflictError(f"run {run_id!r}", "expected a run that ended")
-            name = turn.opened.conversation
             if name is not None and not drop.issuperset(self._conversations[name].runs):
                 raise ConflictError(f"run {run_id!r}", "expected its whole conversation to be forgotten with it")
 
@@ -165,12 +207,7 @@ class State:
             LostError, ConflictError: as `check_forget`; nothing was dropped.
         """
         self.check_forget(run_ids)
-        for run_id in set(run_ids):
-            turn = self._turns.pop(run_id)
-            del self._origins[turn.opened.origin_id]
-            self._room.add(-turn.size, origins=-1, exchanges=-len(turn.entries))
-            if turn.opened.conversation is not None:
-                self._conversations.pop(turn.opened.conversation, None)
+        self.unload(run_ids)
 
     def unload(self, run_ids: Iterable[str]) -> None:
         """Drop the state of runs, whatever they are at; their facts stay on the medium.
@@ -178,6 +215,9 @@ class State:
         A conversation is dropped whole: the caller names all its runs.
         """
         for run_id in set(run_ids):
+            branched = self._branches.pop(run_id, None)
+            if branched is not None:
+                self._conversations.pop(branched.conversation, None)
             turn = self._turns.pop(run_id, None)
             if turn is not None:
                 del self._origins[turn.opened.origin_id]
@@ -195,13 +235,7 @@ class State:
 
     def _install_origin(self, fact: OriginOpened) -> None:
         sizes = [len(sorted_bytes(message)) for message in fact.messages]
-        if fact.continues is None:
-            past = History(fact.messages, sizes)
-        else:
-            before = self._origins[fact.continues.origin_id]
-            count = fact.continues.index + 1
-            exchanges_size = sum(entry.size for entry in before.entries[:count])
-            past = before.past.following(before.exchanges[:count], exchanges_size, fact.messages, sizes)
+        past = self._past(fact.conversation, fact.continues, fact.messages, sizes)
         frame_size = len(sorted_bytes(fact.tools)) + len(sorted_bytes(fact.options))
         turn = Turn(fact, past, own_size=sum(sizes), frame_size=frame_size)
         self._turns[fact.run_id] = self._origins[fact.origin_id] = turn
@@ -210,6 +244,68 @@ class State:
             conversation = self._conversations.setdefault(fact.conversation, Conversation(fact.conversation))
             conversation.live = fact.run_id
             conversation.runs.append(fact.run_id)
+
+    def _install_branch(self, fact: ConversationBranched) -> None:
+        self._branches[fact.run_id] = fact
+        conversation = self._conversations[fact.conversation] = Conversation(fact.conversation)
+        conversation.runs.append(fact.run_id)
+        conversation.head, conversation.source = fact.continues, fact.source
+        conversation.base = (fact.continues, self._up_to(fact.continues, self._origins[fact.continues.origin_id]))
+
+    def _install_redacted(self, fact: RunRedacted) -> None:
+        opened = OriginOpened(
+            run_id=fact.run_id,
+            origin_id=fact.origin_id,
+            digest=fact.digests[0],
+            conversation=fact.conversation,
+            continues=fact.continues,
+            messages=(),
+            options=ModelOptions(),
+            tools=(),
+            catalogue_digest=fact.catalogue_digest,
+            input_digest=fact.input_digest,
+            agent=fact.agent,
+            at_ms=fact.at_ms,
+        )
+        turn = Turn(opened, self._past(fact.conversation, fact.continues, (), ()), own_size=0, frame_size=0)
+        turn.redacted, turn.digests = fact, list(fact.digests)
+        turn.model_calls, turn.tool_calls, turn.usage = fact.model_calls, fact.tool_calls, fact.usage
+        turn.closed = RunClosed(run_id=fact.run_id, outcome=fact.outcome, reason=fact.reason, at_ms=fact.ended_at_ms)
+        self._turns[fact.run_id] = self._origins[fact.origin_id] = turn
+        self._room.add(0, origins=1)
+        if fact.conversation is not None:
+            conversation = self._conversations.setdefault(fact.conversation, Conversation(fact.conversation))
+            conversation.runs.append(fact.run_id)
+            if len(fact.digests) > 1:
+                conversation.head = ExchangeRef(
+                    origin_id=fact.origin_id, index=len(fact.digests) - 2, digest=fact.digests[-1]
+                )
+
+    def _past(
+        self,
+        name: str | None,
+        continues: ExchangeRef | None,
+        messages: tuple[SystemMessage | UserMessage, ...],
+        sizes: Sequence[int],
+    ) -> History:
+        """What a turn's requests begin with, when it says ``messages`` after an exchange."""
+        if continues is None:
+            return History(messages, sizes)
+        known = None if name is None else self._conversations.get(name)
+        if known is not None and known.base is not None and known.base[0] == continues:
+            return known.base[1].following((), 0, messages, sizes)
+        return self._up_to(continues, self._origins[continues.origin_id], messages, sizes)
+
+    @staticmethod
+    def _up_to(
+        ref: ExchangeRef,
+        turn: Turn,
+        messages: tuple[SystemMessage | UserMessage, ...] = (),
+        sizes: Sequence[int] = (),
+    ) -> History:
+        count = ref.index + 1
+        size = sum(entry.size for entry in turn.entries[:count])
+        return turn.past.following(turn.exchanges[:count], size, messages, sizes)
 
     def _install_send_end(self, fact: SendEnded) -> None:
         turn = self._turns[fact.run_id]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
-from .facts import ExchangeRef, OriginOpened, RunClosed, SendStarted
+from .facts import ExchangeRef, OriginOpened, RunClosed, RunRedacted, SendStarted
 from .history import History
 from .slots import SlotState
 
@@ -73,6 +73,7 @@ class Turn:
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
+        redacted: what is left of a run whose texts were removed; it has no entries then.
     """
 
     __slots__ = (
@@ -87,6 +88,7 @@ class Turn:
         "opened",
         "origin_size",
         "past",
+        "redacted",
         "sends",
         "size",
         "tool_calls",
@@ -108,6 +110,7 @@ class Turn:
         self.usage: Usage | None = None
         self.equal_calls: Counter[tuple[str, str]] = Counter()
         self.closed: RunClosed | None = None
+        self.redacted: RunRedacted | None = None
 
     @property
     def run_id(self) -> str:
@@ -136,13 +139,17 @@ class Conversation:
     Attributes:
         head: the newest complete exchange, None before the first.
         live: id of the run that is on it now.
-        runs: ids of its runs, oldest first.
+        runs: ids of its runs, oldest first; the first one is a branch's own id where there is a ``base``.
+        base: the exchange of another conversation that it goes on from, and what was said up to there.
+        source: name of that conversation.
     """
 
-    __slots__ = ("head", "live", "name", "runs")
+    __slots__ = ("base", "head", "live", "name", "runs", "source")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.head: ExchangeRef | None = None
         self.live: str | None = None
         self.runs: list[str] = []
+        self.base: tuple[ExchangeRef, History] | None = None
+        self.source: str | None = None

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from ..exchange import Fact
+from ..exchange import Fact, RunRedacted
 
 __all__ = ["Backend", "ConversationRow", "Lease", "RunRow"]
 
@@ -143,6 +143,13 @@ class Backend(Protocol):
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop all facts of these runs atomically."""
+
+    async def redact(self, fact: RunRedacted) -> None:
+        """Put this fact in the place of all facts of its run, atomically.
+
+        Raises:
+            ConflictError: the run is not there, or has not ended; nothing was written.
+        """
 
     async def close(self) -> None:
         """Release the medium. Idempotent."""

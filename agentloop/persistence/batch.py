@@ -9,25 +9,40 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, get_args
 
 from ..errors import AdmissionError, ConflictError, NotOwnerError, StaleHeadError
-from ..exchange import Fact, OriginOpened, RunClosed
+from ..exchange import ConversationBranched, Fact, OriginOpened, RunClosed, RunRedacted
 
-__all__ = ["Batch", "KINDS", "check_head", "check_no_owner", "check_owner", "check_presence", "require_batch"]
+__all__ = [
+    "Batch",
+    "KINDS",
+    "Opening",
+    "check_ended",
+    "check_head",
+    "check_no_owner",
+    "check_owner",
+    "check_presence",
+    "require_batch",
+]
 
 KINDS: Final[frozenset[type]] = frozenset(get_args(Fact))
 """Every kind of fact there is."""
+
+Opening = OriginOpened | ConversationBranched | RunRedacted
+"""What may be a run's first fact. The last two are all of it: they open and end."""
+
+_WHOLE: Final = (ConversationBranched, RunRedacted)
 
 
 class Batch(NamedTuple):
     """Facts of one run that are written together.
 
     Attributes:
-        opened: the origin, where the batch opens its run. closed: the end, where it has one.
+        opened: the fact that opens the run, where the batch does. closed: the one that ends it, where it does.
     """
 
     run_id: str
     facts: tuple[Fact, ...]
-    opened: OriginOpened | None
-    closed: RunClosed | None
+    opened: Opening | None
+    closed: RunClosed | ConversationBranched | RunRedacted | None
 
 
 def require_batch(facts: Sequence[Fact]) -> Batch:
@@ -44,14 +59,16 @@ def require_batch(facts: Sequence[Fact]) -> Batch:
             raise AdmissionError(f"$[{at}]", f"expected a fact, got {kind.__name__}")
         if fact.run_id != kept[0].run_id:
             raise AdmissionError(f"$[{at}].run_id", "expected facts of one run")
-        if kind is OriginOpened:
+        if kind is OriginOpened or kind in _WHOLE:
             if at:
                 raise AdmissionError(f"$[{at}]", "expected the origin only as a batch's first fact")
             opened = fact
-        elif kind is RunClosed:
+        if kind is RunClosed or kind in _WHOLE:
             closed = fact
     if not kept:
         raise AdmissionError("$", "expected at least one fact")
+    if type(kept[0]) in _WHOLE and len(kept) > 1:
+        raise AdmissionError("$[1]", "expected nothing beside a fact that is a whole run")
     return Batch(kept[0].run_id, kept, opened, closed)  # type: ignore[arg-type]  # narrowed by kind
 
 
@@ -64,6 +81,20 @@ def check_presence(batch: Batch, *, there: bool) -> None:
     if there is (batch.opened is not None):
         rule = "expected a run that is not there yet" if there else "expected a run that is there"
         raise ConflictError(f"run {batch.run_id!r}", rule)
+
+
+def check_ended(run_id: str, *, ended: bool | None) -> None:
+    """A run may be redacted when it has ended.
+
+    Args:
+        ended: None when it is not there.
+
+    Raises:
+        ConflictError: it has not, or is not there.
+    """
+    if not ended:
+        got = "none" if ended is None else "one that goes on"
+        raise ConflictError(f"run {run_id!r}", f"expected a run that ended, got {got}")
 
 
 def check_owner(run_id: str, *, token: int | None, held: int | None) -> None:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..exchange import Fact, OriginOpened
+from ..exchange import Fact, RunRedacted
 from ..limits import check_seconds
 from .backend import ConversationRow, Lease, RunRow
-from .batch import check_head, check_no_owner, check_owner, check_presence, require_batch
+from .batch import Opening, check_ended, check_head, check_no_owner, check_owner, check_presence, require_batch
 
 __all__ = ["MemoryBackend"]
 
@@ -25,7 +25,7 @@ class _Run:
 
     __slots__ = ("facts", "opened", "order", "outcome")
 
-    def __init__(self, opened: OriginOpened) -> None:
+    def __init__(self, opened: Opening) -> None:
         self.opened = opened
         self.facts: list[Fact] = []
         self.order: list[int] = []
@@ -143,10 +143,17 @@ class MemoryBackend:
                 if not runs:
                     del self._conversations[run.opened.conversation]
 
+    async def redact(self, fact: RunRedacted) -> None:
+        """Replace the run's facts."""
+        run = self._runs.get(fact.run_id)
+        check_ended(fact.run_id, ended=None if run is None else run.outcome is not None)
+        held = self._runs[fact.run_id]
+        held.opened, held.facts, held.order = fact, [fact], held.order[:1]
+
     async def close(self) -> None:
         """Nothing to release."""
 
-    def _open(self, opened: OriginOpened, after: str | None) -> None:
+    def _open(self, opened: Opening, after: str | None) -> None:
         name = opened.conversation
         if name is not None:
             runs = self._conversations.get(name, [])

@@ -7,6 +7,7 @@ from typing import Final
 from hypothesis import strategies as st
 
 from agentloop.exchange import (
+    ConversationBranched,
     ExchangeRef,
     Fact,
     OriginOpened,
@@ -14,6 +15,7 @@ from agentloop.exchange import (
     RequestRef,
     RerunAllowed,
     RunClosed,
+    RunRedacted,
     SendEnded,
     SendStarted,
     SlotMoved,
@@ -43,6 +45,13 @@ ARGUMENTS: Final = (
 _CORNERS: Final = '\0\x1f\x7f\x85\xa0\xad\u200b\u2028\u2029\ud7ff\ue000\ufeff\ufffd\uffff\U00010000\U0010ffff"\\/<&'
 
 GOLDEN: Final[dict[str, Fact]] = {
+    "conversation_branched": ConversationBranched(
+        run_id="branch-1",
+        conversation="a talk, again",
+        source="a talk",
+        continues=ExchangeRef(origin_id="origin-0", index=3, digest="1" * 64),
+        at_ms=1_700_000_000_000,
+    ),
     "origin_opened": OriginOpened(
         run_id="run-1",
         origin_id="origin-1",
@@ -109,6 +118,25 @@ GOLDEN: Final[dict[str, Fact]] = {
     "rerun_allowed": RerunAllowed(run_id="run-1", origin_id="origin-1", exchange=0, position=1, author="Ada"),
     "run_closed": RunClosed(run_id="run-1", outcome="completed", reason="stop", at_ms=1_700_000_001_000),
     "run_closed_failed": RunClosed(run_id="run-1", outcome="failed", reason=None, at_ms=1_700_000_001_000),
+    "run_redacted": RunRedacted(
+        run_id="run-1",
+        origin_id="origin-1",
+        digests=("0" * 64, "5" * 64),
+        conversation="a talk",
+        continues=ExchangeRef(origin_id="origin-0", index=3, digest="1" * 64),
+        catalogue_digest="2" * 64,
+        input_digest="3" * 64,
+        agent="reader",
+        at_ms=1_700_000_000_000,
+        outcome="completed",
+        reason="stop",
+        ended_at_ms=1_700_000_001_000,
+        model_calls=1,
+        tool_calls=0,
+        usage=Usage(input_tokens=10, output_tokens=2, total_tokens=15),
+        author="Ada",
+        redacted_at_ms=1_700_000_002_000,
+    ),
     "send_ended": SendEnded(
         run_id="run-1",
         attempt_id="attempt-1",
@@ -218,5 +246,26 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         outcome=st.sampled_from(["completed", "refused", "incomplete", "limit_reached", "failed", "cancelled"]),
         reason=_words,
         at_ms=counts,
+    ),
+    st.builds(ConversationBranched, run_id=_ids, conversation=texts, source=texts, continues=_refs, at_ms=counts),
+    st.builds(
+        RunRedacted,
+        run_id=_ids,
+        origin_id=_ids,
+        digests=st.lists(_digests, min_size=1, max_size=3).map(tuple),
+        conversation=_words,
+        continues=st.none() | _refs,
+        catalogue_digest=_digests,
+        input_digest=st.none() | _digests,
+        agent=texts,
+        at_ms=counts,
+        outcome=st.sampled_from(["completed", "refused", "incomplete", "limit_reached", "failed", "cancelled"]),
+        reason=_words,
+        ended_at_ms=counts,
+        model_calls=counts,
+        tool_calls=counts,
+        usage=st.none() | usages,
+        author=texts,
+        redacted_at_ms=counts,
     ),
 )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...errors import PersistenceError
-from ...exchange import Fact
+from ...exchange import Fact, RunRedacted
 from ...limits import check_seconds
 from ..backend import ConversationRow, Lease, RunRow
-from ..batch import check_no_owner
-from ..records import decode_record
+from ..batch import check_ended, check_no_owner
+from ..records import decode_record, encode_record
 from .link import Link
 from .schema import LOCK_CONVERSATIONS, given, kept, migrate
 from .writer import Entry, Writer
@@ -69,6 +69,11 @@ _FORGET: Final = (
     "DELETE FROM facts WHERE run_id = ANY ($1::text[])",
     "DELETE FROM runs WHERE run_id = ANY ($1::text[])",
     "DELETE FROM leases WHERE run_id = ANY ($1::text[])",
+)
+_ENDED: Final = "SELECT outcome IS NOT NULL FROM runs WHERE run_id = $1 FOR UPDATE"
+_REDACT: Final = (
+    "DELETE FROM facts WHERE run_id = $1 AND seq > (SELECT min(seq) FROM facts WHERE run_id = $1)",
+    "UPDATE facts SET record = $2 WHERE run_id = $1",
 )
 
 
@@ -214,6 +219,18 @@ class PostgresBackend:
             await connection.execute(LOCK_CONVERSATIONS, [name for name in names if name is not None])
             for statement in _FORGET:
                 await connection.execute(statement, keys)
+
+    async def redact(self, fact: RunRedacted) -> None:
+        """Replace a run's facts. The server keeps what they held until it vacuums, and in its log and backups."""
+        key, record = kept(fact.run_id), encode_record(fact).decode()
+        async with (
+            self._link.connection("redacting a run") as connection,
+            connection.transaction(isolation="read_committed"),
+        ):
+            check_ended(fact.run_id, ended=await connection.fetchval(_ENDED, key))
+            delete, update = _REDACT
+            await connection.execute(delete, key)
+            await connection.execute(update, key, record)
 
     async def close(self) -> None:
         """Write what waits, within a bound, and close the connections. Idempotent."""

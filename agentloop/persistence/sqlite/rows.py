@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from ...errors import RestoreError
-from ...exchange import Fact, OriginOpened
+from ...exchange import Fact
 from ..backend import ConversationRow, Lease, RunRow
-from ..batch import Batch, check_head, check_no_owner, check_owner, check_presence
+from ..batch import Batch, Opening, check_ended, check_head, check_no_owner, check_owner, check_presence
 from ..records import decode_record
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "load",
     "load_conversation",
     "load_run",
+    "redact",
     "release",
     "renew",
     "runs",
@@ -61,7 +62,7 @@ def append(
         connection.execute("UPDATE runs SET outcome = ? WHERE run_id = ?", (batch.closed.outcome, run_id))
 
 
-def _open(connection: sqlite3.Connection, opened: OriginOpened, after: str | None) -> None:
+def _open(connection: sqlite3.Connection, opened: Opening, after: str | None) -> None:
     position = None
     if opened.conversation is not None:
         newest, position, ended = connection.execute(
@@ -81,6 +82,17 @@ def forget(connection: sqlite3.Connection, run_ids: Sequence[str]) -> None:
     named = [(run_id,) for run_id in run_ids]
     for table in ("facts", "leases", "runs"):
         connection.executemany(f"DELETE FROM {table} WHERE run_id = ?", named)  # noqa: S608  # our own names
+
+
+def redact(connection: sqlite3.Connection, run_id: str, record: bytes) -> None:
+    """See `Backend.redact`. The record stands where the run's first one stood."""
+    row = connection.execute("SELECT outcome IS NOT NULL FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    check_ended(run_id, ended=None if row is None else row == (1,))
+    (first,) = connection.execute("SELECT min(seq) FROM facts WHERE run_id = ?", (run_id,)).fetchone()
+    connection.execute("DELETE FROM facts WHERE run_id = ? AND seq > ?", (run_id, first))
+    connection.execute(
+        "UPDATE facts SET crc = ?, record = CAST(? AS TEXT) WHERE seq = ?", (zlib.crc32(record), record, first)
+    )
 
 
 def acquire(connection: sqlite3.Connection, run_id: str, owner: str, *, seconds: float, now: Clock) -> Lease:
