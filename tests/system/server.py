@@ -96,6 +96,17 @@ class PostgresServer:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    async def sql(self, statement: str, *args: object) -> list[Any]:
+        """The rows of one statement, as the administrator."""
+        import asyncpg
+
+        connection = await asyncpg.connect(self.dsn, server_settings={"default_transaction_read_only": "off"})
+        try:
+            rows: list[Any] = await connection.fetch(statement, *args)
+            return rows
+        finally:
+            await connection.close()
+
     def _ready(self) -> bool:
         """Whether the server's own note says so; a note of an earlier process has another number."""
         try:

@@ -58,20 +58,10 @@ def at(postgres: PostgresServer, schema: str) -> Open:
     return opened
 
 
-async def sql(postgres: PostgresServer, statement: str, *args: object) -> Any:
-    import asyncpg
-
-    connection = await asyncpg.connect(postgres.dsn, server_settings={"default_transaction_read_only": "off"})
-    try:
-        return await connection.fetch(statement, *args)
-    finally:
-        await connection.close()
-
-
 async def cut_off(postgres: PostgresServer) -> int:
     """End every connection of ours on the server's side, and wait until they have ended."""
-    ended = await sql(
-        postgres, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'agentloop'"
+    ended = await postgres.sql(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'agentloop'"
     )
     return len(ended)
 
@@ -207,13 +197,13 @@ async def test_a_lock_that_nobody_gives_up_ends_the_append(postgres: PostgresSer
 
 async def test_a_process_stopped_in_mid_transaction_loses_its_locks(postgres: PostgresServer, at: Open) -> None:
     async with at(statement_seconds=0.3) as stopped, at() as other:
-        await stopped.acquire("r1", "a", seconds=0.1)
-        async with stopped._link.connection("stopping") as connection:
-            await connection.execute("BEGIN")
-            await connection.execute("SELECT FROM leases FOR SHARE")
-            lease = await other.acquire("r1", "b", seconds=30)
-            assert (lease.owner, lease.token) == ("b", 2)
-            await asyncio.sleep(0)
+        old = await stopped.acquire("r1", "a", seconds=0.1)
+        connection = await stopped._link.connect()
+        await connection.execute("BEGIN")
+        await connection.execute("SELECT FROM leases FOR SHARE")
+        lease = await other.acquire("r1", "b", seconds=30)  # waits for the lock, and by then the lease has run out
+        assert (lease.owner, lease.token > old.token) == ("b", True)
+        connection.terminate()
 
 
 async def test_a_paused_owner_that_comes_back_writes_nothing(postgres: PostgresServer, at: Open, schema: str) -> None:
@@ -223,7 +213,7 @@ async def test_a_paused_owner_that_comes_back_writes_nothing(postgres: PostgresS
         await paused.append(opening("r1"), token=old.token)
         with pytest.raises(al.NotOwnerError, match=r"one of 'a' for (29|30)\.\d+ s more"):
             await successor.acquire("r1", "b", seconds=30)
-        await sql(postgres, f"UPDATE {schema}.leases SET expires_at = clock_timestamp()")
+        await postgres.sql(f"UPDATE {schema}.leases SET expires_at = clock_timestamp()")
         new = await successor.acquire("r1", "b", seconds=30)
         assert new.token > old.token
         with pytest.raises(al.NotOwnerError):
@@ -237,7 +227,7 @@ async def test_a_lease_cannot_be_taken_while_its_owner_commits(postgres: Postgre
     async with at() as owner, at() as successor:
         old = await owner.acquire("r1", "a", seconds=30)
         await owner.append(opening("r1"), token=old.token)
-        await sql(postgres, f"UPDATE {schema}.leases SET expires_at = clock_timestamp()")
+        await postgres.sql(f"UPDATE {schema}.leases SET expires_at = clock_timestamp()")
         async with holding(postgres, successor, "SELECT FROM runs FOR UPDATE"):
             append = asyncio.create_task(owner.append(closing("r1"), token=old.token))
             await waiting(postgres, 1)
@@ -313,7 +303,7 @@ async def test_names_with_any_character_come_back(at: Open) -> None:
 async def test_records_are_text_that_a_person_can_read(postgres: PostgresServer, at: Open, schema: str) -> None:
     async with at() as backend:
         await backend.append(Desk().opening("r1", al.UserMessage(content="a\0b")))
-    [row] = await sql(postgres, f"SELECT record FROM {schema}.facts")
+    [row] = await postgres.sql(f"SELECT record FROM {schema}.facts")
     assert row["record"].startswith('{"fact":"origin_opened","origin_id":"origin of r1"')
     assert "a\\u0000b" in row["record"]
 
@@ -321,7 +311,7 @@ async def test_records_are_text_that_a_person_can_read(postgres: PostgresServer,
 async def test_a_damaged_record_is_named(postgres: PostgresServer, at: Open, schema: str) -> None:
     async with at() as backend:
         await backend.append(opening("r1"))
-        await sql(postgres, f"UPDATE {schema}.facts SET record = replace(record, 'agent', 'agnet')")
+        await postgres.sql(f"UPDATE {schema}.facts SET record = replace(record, 'agent', 'agnet')")
         with pytest.raises(al.RestoreError, match="fact 1") as caught:
             await backend.load()
         assert schema in str(caught.value)
@@ -332,7 +322,7 @@ async def test_a_schema_of_a_newer_release_is_refused_by_its_version(
 ) -> None:
     async with at() as backend:
         await backend.append(opening("r1"))
-    await sql(postgres, f"UPDATE {schema}.schema_version SET version = 2")
+    await postgres.sql(f"UPDATE {schema}.schema_version SET version = 2")
     with pytest.raises(al.RestoreError, match="expected schema version 1 or older, got 2") as caught:
         async with at():
             pass
@@ -354,11 +344,11 @@ async def test_a_role_that_may_not_make_tables_can_use_those_there_are(
 ) -> None:
     async with at():
         pass
-    await sql(postgres, "CREATE ROLE clerk LOGIN")
+    await postgres.sql("CREATE ROLE clerk LOGIN")
     try:
-        await sql(postgres, f"GRANT USAGE ON SCHEMA {schema} TO clerk")
-        await sql(postgres, f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO clerk")
-        await sql(postgres, f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO clerk")
+        await postgres.sql(f"GRANT USAGE ON SCHEMA {schema} TO clerk")
+        await postgres.sql(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO clerk")
+        await postgres.sql(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO clerk")
         backend = PostgresBackend(postgres.dsn.replace("//postgres@", "//clerk@"), schema=schema)
         await backend.open()
         await backend.append(opening("r1"))
@@ -367,36 +357,46 @@ async def test_a_role_that_may_not_make_tables_can_use_those_there_are(
         assert "InsufficientPrivilegeError" in str(await refused(fresh.open()))
         await fresh.close()
     finally:
-        await sql(postgres, "DROP OWNED BY clerk")
-        await sql(postgres, "DROP ROLE clerk")
+        await postgres.sql("DROP OWNED BY clerk")
+        await postgres.sql("DROP ROLE clerk")
 
 
 async def test_a_database_that_only_reads_refuses_to_write(postgres: PostgresServer, at: Open) -> None:
     async with at() as backend:
         await backend.append(opening("r1"))
-    await sql(postgres, "ALTER DATABASE postgres SET default_transaction_read_only = on")
+    await postgres.sql("ALTER DATABASE postgres SET default_transaction_read_only = on")
     try:
         async with at() as backend:
             assert await backend.load() == list(opening("r1"))
             for write in (backend.append(closing("r1")), backend.acquire("r1", "me", seconds=30)):
                 assert "ReadOnlySQLTransactionError" in str(await refused(write))
     finally:
-        await sql(postgres, "ALTER DATABASE postgres RESET default_transaction_read_only")
+        await postgres.sql("ALTER DATABASE postgres RESET default_transaction_read_only")
 
 
 @pytest.mark.parametrize("setting", ["synchronous_commit = off", "default_transaction_isolation = serializable"])
 async def test_settings_of_the_database_do_not_weaken_a_commit(
     postgres: PostgresServer, at: Open, setting: str
 ) -> None:
-    await sql(postgres, f"ALTER DATABASE postgres SET {setting}")
+    await postgres.sql(f"ALTER DATABASE postgres SET {setting}")
     try:
         async with at() as one, at() as two:
             await asyncio.gather(*(one.append(opening(f"a{n}", f"c{n}")) for n in range(5)))
             await asyncio.gather(*(two.append(opening(f"b{n}", f"c{n}")) for n in range(5)))
+            owners = await asyncio.gather(
+                *(
+                    backend.acquire("r", name, seconds=30)
+                    for name, backend in (("a", one), ("b", two))
+                    for _ in range(5)
+                ),
+                return_exceptions=True,
+            )
+            assert {type(outcome).__name__ for outcome in owners} == {"Lease", "NotOwnerError"}
             writing = one._writer._connection
             assert await writing.fetchval("SHOW synchronous_commit") == "on"
+            assert await writing.fetchval("SHOW transaction_isolation") == "read committed"
     finally:
-        await sql(postgres, f"ALTER DATABASE postgres RESET {setting.partition(' ')[0]}")
+        await postgres.sql(f"ALTER DATABASE postgres RESET {setting.partition(' ')[0]}")
 
 
 async def test_a_database_that_is_not_there_is_named_without_the_password(postgres: PostgresServer) -> None:
@@ -431,5 +431,5 @@ async def waiting(postgres: PostgresServer, count: int) -> None:
     """Wait until so many connections of ours wait for a lock."""
     question = "SELECT FROM pg_stat_activity WHERE application_name = 'agentloop' AND wait_event_type = 'Lock'"
     end = time.monotonic() + 10
-    while len(await sql(postgres, question)) < count:
+    while len(await postgres.sql(question)) < count:
         assert time.monotonic() < end

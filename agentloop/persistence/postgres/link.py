@@ -145,6 +145,7 @@ class Link:
             "server_settings": {
                 "application_name": "agentloop",
                 "search_path": f'"{self.schema}"',
+                "default_transaction_isolation": "read committed",  # a statement sees what its locks waited for
                 "statement_timeout": milliseconds,
                 # Locks of a process that was stopped in mid-transaction must not outlive its lease by much.
                 "idle_in_transaction_session_timeout": milliseconds,

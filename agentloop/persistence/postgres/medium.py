@@ -210,10 +210,7 @@ class PostgresBackend:
         if not run_ids:
             return
         keys = [kept(run_id) for run_id in run_ids]
-        async with (
-            self._link.connection("forgetting runs") as connection,
-            connection.transaction(isolation="read_committed"),
-        ):
+        async with self._link.connection("forgetting runs") as connection, connection.transaction():
             await connection.execute(_LOCK_LEASES, keys)
             names = [row[0] for row in await connection.fetch(_LOCK_RUNS, keys)]
             await connection.execute(LOCK_CONVERSATIONS, [name for name in names if name is not None])

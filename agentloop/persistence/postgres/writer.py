@@ -35,7 +35,6 @@ __all__ = ["Entry", "Writer"]
 _GROUP_BATCHES: Final = 256
 _GROUP_CHARACTERS: Final = 8 * 1024 * 1024
 
-_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"  # each statement sees what its locks waited for
 _LOCK: Final = """
     WITH held AS MATERIALIZED (
         SELECT run_id, token FROM leases WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR SHARE
@@ -203,7 +202,7 @@ class Writer:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._link.connect()
         connection = self._connection
-        await connection.execute(_BEGIN)
+        await connection.execute("BEGIN")
         seen = await _look(connection, group)
         refused = {entry.run_id: refusal for entry in group if (refusal := seen.refusal(entry)) is not None}
         openings = [entry for entry in group if entry.opened is not None and entry.run_id not in refused]
