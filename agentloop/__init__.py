@@ -27,10 +27,11 @@ this map and holds the imports to it.
     workflow/         9  a definition checked when it is built, and its engine
     windows.py       10  one run as its host sees it
     unsettled.py     10  effects of which nobody knows what became
-    runtime.py       10  owns provider, store and effects; opens runs; closes in the right order
-    integrations/    11  optional extras, one module each
-    testing/         11  scripted provider, replay server, fake clock, contract suites, fixtures
-    cli/             12  the command line (with __main__.py)
+    conversations.py 11  conversations as a host sees them
+    runtime.py       12  owns provider, store and effects; opens runs; closes in the right order
+    integrations/    13  optional extras, one module each
+    testing/         13  scripted provider, replay server, fake clock, contract suites, fixtures
+    cli/             14  the command line (with __main__.py)
 """
 
 from .agent import Agent
@@ -88,7 +89,7 @@ from .events import (
     event_id,
     event_sequence,
 )
-from .exchange import BookLimits
+from .exchange import BookLimits, ExchangeRef
 from .limits import LoopLimits, Timeouts
 from .messages import (
     FunctionSpec,
@@ -124,14 +125,15 @@ from .messages import (
     require_tool_feedback,
     require_tool_result,
 )
+from .persistence import ConversationRow, RunRow
 from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
 from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
 from .tools import Tool, ToolContext, ToolPolicy, ToolSet, tool
 from .unsettled import Unsettled
-from .wire.dialect import Dialect
 from .windows import Run, RunInput, RunOptions
+from .wire.dialect import Dialect
 
 __all__ = [
     "AdmissionError",
@@ -143,11 +145,13 @@ __all__ = [
     "ConflictError",
     "ConnectionFailed",
     "ConnectionLost",
+    "ConversationRow",
     "Dialect",
     "ENVELOPE_FIELDS",
     "EVENT_TYPES",
     "EVENT_VERSION",
     "Event",
+    "ExchangeRef",
     "FanOut",
     "FunctionSpec",
     "HTTPStatusError",
@@ -192,6 +196,7 @@ __all__ = [
     "RunOptions",
     "RunPaused",
     "RunResult",
+    "RunRow",
     "RunStarted",
     "Runtime",
     "SendTimeout",

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .errors import OutcomeError
+from .errors import LostError, OutcomeError
 from .exchange import Turn
 from .messages import Usage
 
@@ -59,10 +59,13 @@ def result_of(turn: Turn) -> RunResult:
 
     Raises:
         OutcomeError: it ended with an error or a cancel, or has not ended.
+        LostError: its texts were redacted.
     """
     closed, last = turn.closed, turn.last
     if closed is None or closed.outcome == "failed" or closed.outcome == "cancelled":  # noqa: PLR1714  # mypy narrows ==
         raise OutcomeError(closed.outcome if closed else "running", closed.reason if closed else None, turn.run_id)
+    if turn.redacted is not None:
+        raise LostError("text of run", turn.run_id)
     return RunResult(
         outcome=closed.outcome,
         reason=closed.reason,

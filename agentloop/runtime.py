@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from .agent import Agent
+from .conversations import Conversations
 from .effects import Ledger, Scope, ToolThreads, settle
 from .errors import (
     AgentLoopError,
@@ -66,7 +67,7 @@ def _new_id() -> str:
     return uuid.uuid4().hex
 
 
-class Runtime:
+class Runtime(Conversations):
     """Owns a provider, a store and all effects of the runs it opens.
 
     Args:
@@ -389,28 +390,7 @@ class Runtime:
     def _is_closed(self, ref: str) -> bool:
         return self._store.book.has_run(ref) and self._store.book.turn(ref).closed is not None
 
-    async def forget(self, *, conversation: str | None = None, ref: str | None = None) -> None:
-        """Drop an ended run, or a conversation with all its ended runs, and the room they take.
-
-        Raises:
-            InputError: not exactly one of the two was given.
-            LostError: nothing of that name is kept. ConflictError: a run of it goes on, or it is one
-                turn of a conversation.
-        """
-        if (conversation is None) == (ref is None):
-            raise InputError("Runtime.forget: expected either conversation= or ref=")
-        runs = [ref] if ref is not None else self._runs_of(conversation)
-        await self._whole(self._store.forget(runs))
-        for run_id in runs:
-            self._runs.pop(run_id, None)
-
     # -- private
-
-    def _runs_of(self, name: str | None) -> list[str]:
-        known = self._store.book.conversation(name or "")
-        if known is None:
-            raise LostError("conversation", name or "")
-        return list(known.runs)
 
     def _live(self, ref: str) -> LiveRun:
         live = self._runs.get(ref)

@@ -110,6 +110,13 @@ class State:
         """The conversation of that name, None when it has no turn yet."""
         return self._conversations.get(name)
 
+    def branches_of(self, name: str) -> list[Conversation]:
+        """Conversations held that branched off from this one, or from one that did; older ones first."""
+        found = [known for known in self._conversations.values() if known.source == name]
+        for known in found:
+            found += [other for other in self._conversations.values() if other.source == known.name]
+        return found
+
     def reference(self, turn: Turn) -> RequestRef:
         """What the next model call of ``turn`` is given."""
         count = len(turn.exchanges)
@@ -184,14 +191,14 @@ class State:
             else:
                 assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
 
-    def check_forget(self, run_ids: Sequence[str]) -> None:
-        """Refuse to drop what must be kept. Changes nothing.
+    def check_forget(self, run_ids: Sequence[str]) -> set[str]:
+        """Refuse to drop what must be kept; return the conversations that go. Changes nothing.
 
         Raises:
             LostError: one is not held.
             ConflictError: one is running, or a conversation would lose a turn that others continue.
         """
-        drop = set(run_ids)
+        drop, names = set(run_ids), set()
         for run_id in drop:
             branched = self._branches.get(run_id)
             name = branched.conversation if branched is not None else self.turn(run_id).opened.conversation
@@ -199,6 +206,9 @@ class State:
                 raise ConflictError(f"run {run_id!r}", "expected a run that ended")
             if name is not None and not drop.issuperset(self._conversations[name].runs):
                 raise ConflictError(f"run {run_id!r}", "expected its whole conversation to be forgotten with it")
+            if name is not None:
+                names.add(name)
+        return names
 
     def forget(self, run_ids: Sequence[str]) -> None:
         """Drop runs and the room they take. The caller has dropped them from the medium.

@@ -13,13 +13,14 @@ checked again before they count.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from ..errors import AgentLoopError, ConflictError, LostError, NotOwnerError, PersistenceError
-from ..exchange import Book, Fact, Turn, restore
+from ..exchange import Book, ConversationBranched, ExchangeRef, Fact, State, Turn, branch, restore, tombstone
 from .backend import Backend, ConversationRow, Lease, RunRow
+from .lineage import load_lineage, read_conversation
 from .memory import MemoryBackend
 
 __all__ = ["Step", "Store"]
@@ -28,6 +29,8 @@ Step = Callable[[Book], Sequence[Fact]]
 """Checks the book and returns the facts to add. Changes nothing."""
 
 T = TypeVar("T")
+
+_LONGEST_ID = 128
 
 
 class _Gate:
@@ -162,14 +165,64 @@ class Store:
         """Drop runs that ended, from the medium and from the book.
 
         Raises:
-            ConflictError: one is running, or only part of a conversation was named.
-            LostError: one is not held.
+            ConflictError: one is running, only part of a conversation was named, or another
+                conversation branched off from it.
+            LostError: one is not held. NotOwnerError: as `branch`.
             PersistenceError: as `commit`.
         """
         self._check()
-        self.book.check_forget(run_ids)
-        await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
-        self.book.forget(run_ids)
+        for run_id in run_ids:
+            if not self.book.has_run(run_id):
+                await self._load(run_id)
+        names = self.book.check_forget(run_ids)
+        async with self._apart(names):
+            if names:
+                for name in names:
+                    await self._read_again(name)
+                self.book.check_forget(run_ids)
+                await self._check_branches(names)
+            await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
+            self.book.forget(run_ids)
+
+    async def branch(self, name: str, *, run_id: str, source: str, at: ExchangeRef, at_ms: int) -> None:
+        """Begin a conversation that goes on from an exchange of another.
+
+        Raises:
+            ConflictError: the name is taken, or the digest is another exchange's.
+            LostError: there is no such exchange.
+            NotOwnerError: another process forgets, redacts or branches one of the two just now.
+            Otherwise as `commit`.
+        """
+        self._check()
+        async with self._apart({name, source}):
+            await self._read_again(source)
+            await self._read_again(name)
+            facts = branch(self.book, run_id=run_id, conversation=name, source=source, at=at, at_ms=at_ms)
+            after = "" if self.durable else None
+            await self._write(lambda: self._backend.append(facts, after=after), "branching a conversation")
+            self.book.install(facts)
+
+    async def redact(self, run_id: str, *, author: str, at_ms: int) -> None:
+        """Remove the texts of an ended run; its digests stay. Doing so again changes nothing.
+
+        Raises:
+            ConflictError: it has not ended, or a run is on its conversation, or on a branch of that.
+            LostError: no such run is held. NotOwnerError: as `branch`. Otherwise as `commit`.
+        """
+        self._check()
+        name = (await self.turn(run_id)).opened.conversation
+        async with self._apart(() if name is None else (name,)):
+            if name is not None:
+                await self._read_again(name)
+                self._check_at_rest(name)
+            fact = tombstone(self.book.turn(run_id), author=author, at_ms=at_ms)
+            await self._write(lambda: self._backend.redact(fact), "redacting a run")
+            if name is None:
+                self.book.unload([run_id])
+                restore(self.book, (fact,))
+                return
+            for known in [name, *(known.name for known in self.book.branches_of(name))]:
+                await self._reload_conversation(known)
 
     # -- owning
 
@@ -213,6 +266,15 @@ class Store:
         """All conversations, by name."""
         self._check()
         return await self._read(self._backend.conversations)
+
+    async def read_conversation(self, name: str) -> State:
+        """A conversation as the medium has it now, apart from the book.
+
+        Raises:
+            LostError: there is none of that name. RestoreError: it holds facts that cannot be.
+        """
+        self._check()
+        return await self._read(lambda: read_conversation(self._backend, name))
 
     async def conversation(self, name: str) -> ConversationRow:
         """One conversation.
@@ -266,11 +328,64 @@ class Store:
         return "" if row is None or not row.runs else row.runs[-1]
 
     async def _reload_conversation(self, name: str) -> None:
-        facts = await self._read(lambda: self._backend.load_conversation(name))
-        known = self.book.conversation(name)
-        if known is not None:
-            self.book.unload(known.runs)
-        restore(self.book, facts)
+        """Hold a conversation anew, with those that it branched off from where they are missing."""
+        lineage = await self._read(lambda: load_lineage(self._backend, name, has=self._has))
+        for facts in lineage:
+            opened = facts[0] if facts else None
+            known = self.book.conversation(getattr(opened, "conversation", None) or name)
+            if known is not None:
+                self.book.unload(known.runs)
+            restore(self.book, facts)
+
+    def _has(self, ref: ExchangeRef) -> bool:
+        try:
+            self.book.exchange(ref)
+        except AgentLoopError:
+            return False
+        return True
+
+    async def _read_again(self, name: str) -> None:
+        """Hold a conversation as the medium has it, unless a run of this process is on it: that one is newest here."""
+        if self.durable:
+            known = self.book.conversation(name)
+            if known is None or known.live not in self._leases:
+                await self._reload_conversation(name)
+
+    @asynccontextmanager
+    async def _apart(self, names: Iterable[str]) -> AsyncIterator[None]:
+        """Be the only one, of all processes, who forgets, redacts or branches these conversations.
+
+        A lease on an id that no run can have, for it is too long, is the lock between processes.
+        """
+        async with AsyncExitStack() as stack:
+            for name in sorted(names):
+                await stack.enter_async_context(self._gate(f"conversation {name}"))
+                if self.durable:
+                    lock = f"{'conversation ':.<{_LONGEST_ID + 1}}{name}"
+                    lease = await self._read(
+                        lambda lock=lock: self._backend.acquire(lock, self._owner, seconds=self.lease_seconds)  # type: ignore[misc]
+                    )
+                    stack.push_async_callback(self._unlock, lease)
+            yield
+
+    async def _unlock(self, lease: Lease) -> None:
+        if self.fault is None:  # else the lease runs out by itself
+            await self._read(lambda: self._backend.release(lease))
+
+    async def _check_branches(self, names: set[str]) -> None:
+        """Refuse when a conversation that stays goes on from one of these."""
+        for row in await self._read(self._backend.runs):
+            if row.outcome == "branched" and row.conversation is not None and row.conversation not in names:
+                for fact in await self._read(lambda row=row: self._backend.load_run(row.run_id)):  # type: ignore[misc]
+                    if type(fact) is ConversationBranched and fact.source in names:
+                        rule = f"expected no branch of it, got conversation {fact.conversation!r}"
+                        raise ConflictError(f"conversation {fact.source!r}", rule)
+
+    def _check_at_rest(self, name: str) -> None:
+        for known in (self.book.conversation(name), *self.book.branches_of(name)):
+            if known is not None and known.live is not None:
+                rule = f"expected no run on it, got run {known.live!r}"
+                raise ConflictError(f"conversation {known.name!r}", rule)
 
     async def _load(self, run_id: str) -> None:
         """Read a run, and its conversation with it, unless it is in use; nothing when it is not there."""
