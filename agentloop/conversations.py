@@ -1,0 +1,155 @@
+"""Conversations as a host sees them: listed, read at any exchange, branched, redacted, forgotten.
+
+Reading takes what the medium holds now, whichever process wrote it, and never touches a run. Only
+whole exchanges count: what a run has begun and not completed is not part of any reading.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from .errors import InputError, LostError
+from .exchange import ExchangeRef
+from .messages import Message
+from .persistence import ConversationRow, Store
+from .windows import LiveRun, check_name
+
+__all__ = ["Conversations"]
+
+T = TypeVar("T")
+
+
+class Conversations(ABC):
+    """The part of `Runtime` that is about conversations."""
+
+    _store: Store
+    _runs: dict[str, LiveRun]
+    _new_id: Callable[[], str]
+    _now_ms: Callable[[], int]
+
+    @abstractmethod
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Write whatever cancels arrive."""
+
+    async def conversations(self) -> list[ConversationRow]:
+        """All conversations, by name.
+
+        Raises:
+            PersistenceError: the store failed, or has stopped.
+        """
+        return await self._store.conversations()
+
+    async def exchanges(self, conversation: str) -> tuple[ExchangeRef, ...]:
+        """The complete exchanges that a conversation goes through, oldest first.
+
+        Those that it branched off after come first; one that was redacted is named like any other.
+
+        Raises:
+            LostError: there is no such conversation.
+            RestoreError: the store holds facts of it that cannot be.
+        """
+        state = await self._store.read_conversation(conversation)
+        known = state.conversation(conversation)
+        ref = None if known is None else known.head
+        refs: list[ExchangeRef] = []
+        while ref is not None:
+            turn = state.exchange(ref)
+            refs += [
+                ExchangeRef(origin_id=ref.origin_id, index=index, digest=turn.digests[index + 1])
+                for index in range(ref.index, -1, -1)
+            ]
+            ref = turn.opened.continues
+        return tuple(reversed(refs))
+
+    async def history(self, conversation: str, at: ExchangeRef | None = None) -> tuple[Message, ...]:
+        """All that was said up to an exchange, as the next turn after it is given it.
+
+        The instructions are the newest before it. What was redacted is missing, and a turn that
+        came to no exchange never was part of it.
+
+        Args:
+            at: one of `exchanges`; None is the newest. An empty conversation reads as ``()``.
+
+        Raises:
+            LostError: there is no such conversation, or no such exchange in it.
+            ConflictError: the exchange has another digest.
+            RestoreError: the store holds facts of it that cannot be.
+        """
+        _check_ref("at", at, optional=True)
+        state = await self._store.read_conversation(conversation)
+        known = state.conversation(conversation)
+        head = None if known is None else known.head
+        if at is None:
+            return () if head is None else state.messages(head)
+        ref, messages = head, state.messages(at)
+        while ref is not None and ref.origin_id != at.origin_id:
+            ref = state.exchange(ref).opened.continues
+        if ref is None or ref.index < at.index:
+            raise LostError("exchange", f"{at.origin_id}/{at.index} of {conversation}")
+        return messages
+
+    async def branch(self, conversation: str, at: ExchangeRef, name: str) -> None:
+        """Begin the conversation ``name``, which goes on from an exchange of another one.
+
+        Nothing is copied: what was said before stays where it is, and the digest of the first new
+        turn chains to that exchange. Continue it with ``run(…, conversation=name)``.
+
+        Args:
+            at: one of `exchanges`. It may be of a conversation that this one branched off from.
+
+        Raises:
+            LostError: there is no such conversation, or no such exchange in it.
+            ConflictError: ``name`` is taken, or the exchange has another digest.
+            NotOwnerError: another process branches, redacts or forgets one of the two just now.
+            PersistenceError: the store failed.
+        """
+        _check_ref("at", at)
+        check_name("name", name)
+        await self.history(conversation, at)
+        source = (await self._store.read_conversation(conversation)).exchange(at).opened.conversation
+        assert source is not None, "an exchange that a conversation goes through is of a conversation"
+        work = self._store.branch(name, run_id=self._new_id(), source=source, at=at, at_ms=self._now_ms())
+        await self._whole(work)
+
+    async def redact(self, ref: str, *, author: str) -> None:
+        """Remove all texts of a run that ended: what was said and asked, the replies, calls and feedback.
+
+        A tombstone stays in their place, with the digests that later turns chain to, the counts and
+        ``author``. Later turns, and branches, no longer hold those texts. On SQLite they are
+        overwritten in the file; Postgres drops them when it vacuums. Backups, and what other
+        processes hold in memory, are not reached. Redacting again changes nothing.
+
+        Raises:
+            LostError: no such run. ConflictError: it, or a run on its conversation, has not ended.
+            NotOwnerError: another process branches, redacts or forgets its conversation just now.
+            PersistenceError: the store failed.
+        """
+        check_name("author", author)
+        await self._whole(self._store.redact(ref, author=author, at_ms=self._now_ms()))
+        self._runs.pop(ref, None)
+
+    async def forget(self, *, conversation: str | None = None, ref: str | None = None) -> None:
+        """Drop an ended run, or a conversation with all its ended runs, and the room they take.
+
+        Raises:
+            InputError: not exactly one of the two was given.
+            LostError: nothing of that name is kept. ConflictError: a run of it goes on, it is one
+                turn of a conversation, or another conversation branched off from it.
+            NotOwnerError: another process branches, redacts or forgets it just now.
+        """
+        if (conversation is None) == (ref is None):
+            raise InputError("Runtime.forget: expected either conversation= or ref=")
+        if conversation is not None:
+            runs = list((await self._store.conversation(conversation)).runs)
+        else:
+            runs = [] if ref is None else [ref]
+        await self._whole(self._store.forget(runs))
+        for run_id in runs:
+            self._runs.pop(run_id, None)
+
+
+def _check_ref(field: str, value: object, *, optional: bool = False) -> None:
+    if type(value) is not ExchangeRef and not (optional and value is None):
+        raise InputError(f"{field}: expected an ExchangeRef, got {type(value).__name__}")
