@@ -385,7 +385,7 @@ class Runtime(Conversations):
             await self._whole(self._store.commit(step, run_id=ref))
         finally:
             self._runs.pop(ref, None)
-            await self._whole(self._store.let_go(ref, unload=True))
+            await self._whole(self._store.let_go(ref))
 
     def _is_closed(self, ref: str) -> bool:
         return self._store.book.has_run(ref) and self._store.book.turn(ref).closed is not None
@@ -509,7 +509,7 @@ class Runtime(Conversations):
     async def _ended(self, live: LiveRun) -> None:
         if self._store.durable:
             try:
-                await self._store.let_go(live.ref, unload=live.anonymous)
+                await self._store.let_go(live.ref)
             except AgentLoopError as error:  # the lease runs out by itself
                 _log.warning("the lease of run %s could not be given up: %s", live.ref, error)
         if live.anonymous:

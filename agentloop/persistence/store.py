@@ -1,71 +1,66 @@
 """Append, then install, then publish: the only way a fact comes to be.
 
 A step is checked against the book, its facts are appended to the medium, and only then does the
-book (and with it every reader) see them. Steps of one run, and the openings on one conversation,
-are serialised, so a check still holds when its facts are installed; runs that have nothing to do
-with each other share a commit of the medium.
+book (and with it every reader) see them. A conversation with all its runs, or a run without one,
+is a *family*: whatever changes the book's state of a family, writing or reading, passes its gate,
+one at a time. So a check still holds when its facts are installed, and families that have nothing
+to do with each other share a commit of the medium.
 
 On a durable medium a run is written by its owner only: the one whose lease has the newest token.
-The book holds the runs that are in use here; the others are read when they are asked for, and
-checked again before they count.
+The book holds the families that are in use here and some that were; the others are read when they
+are asked for, and checked again before they count.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, NamedTuple, TypeVar
 
-from ..errors import AgentLoopError, ConflictError, LostError, NotOwnerError, PersistenceError
-from ..exchange import Book, ConversationBranched, ExchangeRef, Fact, State, Turn, branch, restore, tombstone
+from ..errors import (
+    AgentLoopError,
+    ConflictError,
+    LimitExceeded,
+    LostError,
+    NotOwnerError,
+    PersistenceError,
+    RestoreError,
+    StaleHeadError,
+)
+from ..exchange import Book, ConversationBranched, Fact, OriginOpened, RunRedacted, Turn, restore
 from .backend import Backend, ConversationRow, Lease, RunRow
-from .lineage import load_lineage, read_conversation
+from .gate import Gate
 from .memory import MemoryBackend
 
 __all__ = ["Step", "Store"]
 
+_log = logging.getLogger("agentloop.persistence")
+
 Step = Callable[[Book], Sequence[Fact]]
-"""Checks the book and returns the facts to add. Changes nothing."""
+"""Checks the book and returns the facts to add. Changes nothing, and may be asked again."""
 
 T = TypeVar("T")
 
-_LONGEST_ID = 128
+_KEPT_FAMILIES: Final = 64
+"""Families at rest whose state a book on a durable medium keeps; older ones are read again."""
+
+_TRIES: Final = 3
+"""How often an opening looks again when others were quicker."""
 
 
-class _Gate:
-    """One lock a name, as long as somebody holds or wants it."""
+class _Family(NamedTuple):
+    """A conversation with its runs, or one run of none."""
 
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+    conversation: str | None
+    run_id: str | None
 
-    def __call__(self, name: str) -> AbstractAsyncContextManager[None]:
-        return _Pass(self._locks, name)
+    @classmethod
+    def of(cls, run_id: str, conversation: str | None) -> _Family:
+        return cls(conversation, run_id if conversation is None else None)
 
-
-class _Pass(AbstractAsyncContextManager[None]):
-    def __init__(self, locks: dict[str, tuple[asyncio.Lock, int]], name: str) -> None:
-        self._locks, self._name = locks, name
-
-    async def __aenter__(self) -> None:
-        lock, users = self._locks.get(self._name, (None, 0))
-        if lock is None:
-            lock = asyncio.Lock()
-        self._locks[self._name] = (lock, users + 1)
-        try:
-            await lock.acquire()
-        except BaseException:
-            self._leave()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._locks[self._name][0].release()
-        self._leave()
-
-    def _leave(self) -> None:
-        lock, users = self._locks.pop(self._name)
-        if users > 1:
-            self._locks[self._name] = (lock, users - 1)
+    def __str__(self) -> str:
+        return f"run {self.run_id!r}" if self.conversation is None else f"conversation {self.conversation!r}"
 
 
 class Store:
@@ -88,8 +83,9 @@ class Store:
         self.durable = backend.durable
         self.lease_seconds = lease_seconds
         self._backend, self._owner = backend, owner
-        self._gate = _Gate()
+        self._gate: Gate[_Family] = Gate()
         self._leases: dict[str, Lease] = {}
+        self._resting: dict[_Family, None] = {}
         self._closed = False
 
     # -- writing
@@ -103,159 +99,147 @@ class Store:
             NotOwnerError: another owner has taken the run over; nothing was written.
             AgentLoopError: the step was refused; nothing was added.
         """
-        async with self._gate(f"run {run_id}"):
+        async with self._gate(self._family(run_id)):
             self._check()
-            facts = tuple(step(self.book))
+            facts = self._facts(step)
             if facts:
-                lease = self._leases.get(run_id)
-                token = None if lease is None else lease.token
-                await self._write(lambda: self._backend.append(facts, token=token), f"appending {len(facts)} facts")
-                self.book.install(facts)
+                await self._append(facts)
             return facts
 
-    async def open_run(self, step: Step, *, run_id: str, conversation: str | None) -> bool:
+    async def open_run(self, step: Step, *, run_id: str, conversation: str | None, fresh: bool = False) -> bool:
         """Run the step that opens a run, against what the medium holds now; say whether it is new.
+
+        Args:
+            fresh: the id was made just now, so that no run can have it.
 
         Raises:
             ConflictError, StaleHeadError: the id is taken, or another run is on the conversation.
             NotOwnerError: the run is there, and somebody else's.
-            Otherwise as `commit`.
+            RestoreError: the medium holds facts that cannot be. Otherwise as `commit`.
         """
-        gate = f"run {run_id}" if conversation is None else f"conversation {conversation}"
-        async with self._gate(gate):
-            self._check()
-            after = None
-            if self.durable:
-                if conversation is not None:
-                    after = await self._refresh(conversation)
-                if not self.book.has_run(run_id):
-                    await self._load(run_id)
-            facts = tuple(step(self.book))
-            if facts:
-                token = None
-                if self.durable:
-                    lease = await self._read(lambda: self._acquire(run_id))
-                    token = lease.token
-                await self._write(
-                    lambda: self._backend.append(facts, token=token, after=after), f"appending {len(facts)} facts"
-                )
-                self.book.install(facts)
-            return bool(facts)
+        family = _Family.of(run_id, conversation)
+        async with self._gate(family):
+            try:
+                return await self._open(step, family, run_id, fresh)
+            finally:
+                self._rest(family)
 
     async def take_over(self, run_id: str) -> Turn:
         """Own a run that has not ended, with its facts as they are on the medium now.
 
-        What an earlier owner had started and not answered is ``unknown`` from here on.
+        What an earlier owner had started and not answered is ``unknown`` from here on. A run that
+        has ended is read, and owned by nobody.
 
         Raises:
             LostError: no such run. NotOwnerError: its owner lives; says for how long its lease does.
             RestoreError: the medium holds facts that cannot be. Otherwise as `commit`.
         """
-        async with self._gate(f"run {run_id}"):
+        self._check()
+        family = await self._family_on_medium(run_id)
+        async with self._gate(family):
             self._check()
-            await self._read(lambda: self._acquire(run_id))
-            turn = await self._reload(run_id)
-            if turn.closed is not None:
-                await self._release(run_id)
-                return turn
-        await self.commit(lambda book: book.lose_slots(book.turn(run_id)), run_id=run_id)
-        return self.book.turn(run_id)
+            if run_id in self._leases:
+                raise NotOwnerError(f"run {run_id!r}", "expected a run that goes on nowhere, got one of this runtime")
+            try:
+                row = await self._row(run_id)
+                if self.durable and row.outcome is None:
+                    await self._acquire(run_id)
+                await self._reload(family)
+                turn = self.book.turn(run_id)
+                if turn.closed is None:
+                    facts = self._facts(lambda book: book.lose_slots(turn))
+                    if facts:
+                        await self._append(facts)
+                else:
+                    await self._give_up_or_say(run_id)
+            except BaseException:
+                await self._give_up_or_say(run_id)
+                raise
+            finally:
+                self._rest(family)
+            return turn
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop runs that ended, from the medium and from the book.
 
+        Args:
+            run_ids: of one conversation, or of none.
+
         Raises:
-            ConflictError: one is running, only part of a conversation was named, or another
-                conversation branched off from it.
-            LostError: one is not held. NotOwnerError: as `branch`.
+            ConflictError: one is running, or only part of a conversation was named.
+            LostError: one is not held.
             PersistenceError: as `commit`.
         """
         self._check()
-        for run_id in run_ids:
-            if not self.book.has_run(run_id):
-                await self._load(run_id)
-        names = self.book.check_forget(run_ids)
-        async with self._apart(names):
-            if names:
-                for name in names:
-                    await self._read_again(name)
-                self.book.check_forget(run_ids)
-                await self._check_branches(names)
+        families = {self._family(run_id) for run_id in run_ids if self.book.has_run(run_id)}
+        if self.durable:
+            families = {await self._family_on_medium(run_id) for run_id in run_ids}
+        async with AsyncExitStack() as gates:
+            for family in sorted(families, key=str):
+                await gates.enter_async_context(self._gate(family))
+            self._check()
+            if self.durable:
+                for family in families:
+                    await self._reload(family)
+            self.book.check_forget(run_ids)
             await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
             self.book.forget(run_ids)
-
-    async def branch(self, name: str, *, run_id: str, source: str, at: ExchangeRef, at_ms: int) -> None:
-        """Begin a conversation that goes on from an exchange of another.
-
-        Raises:
-            ConflictError: the name is taken, or the digest is another exchange's.
-            LostError: there is no such exchange.
-            NotOwnerError: another process forgets, redacts or branches one of the two just now.
-            Otherwise as `commit`.
-        """
-        self._check()
-        async with self._apart({name, source}):
-            await self._read_again(source)
-            await self._read_again(name)
-            facts = branch(self.book, run_id=run_id, conversation=name, source=source, at=at, at_ms=at_ms)
-            after = "" if self.durable else None
-            await self._write(lambda: self._backend.append(facts, after=after), "branching a conversation")
-            self.book.install(facts)
-
-    async def redact(self, run_id: str, *, author: str, at_ms: int) -> None:
-        """Remove the texts of an ended run; its digests stay. Doing so again changes nothing.
-
-        Raises:
-            ConflictError: it has not ended, or a run is on its conversation, or on a branch of that.
-            LostError: no such run is held. NotOwnerError: as `branch`. Otherwise as `commit`.
-        """
-        self._check()
-        name = (await self.turn(run_id)).opened.conversation
-        async with self._apart(() if name is None else (name,)):
-            if name is not None:
-                await self._read_again(name)
-                self._check_at_rest(name)
-            fact = tombstone(self.book.turn(run_id), author=author, at_ms=at_ms)
-            await self._write(lambda: self._backend.redact(fact), "redacting a run")
-            if name is None:
-                self.book.unload([run_id])
-                restore(self.book, (fact,))
-                return
-            for known in [name, *(known.name for known in self.book.branches_of(name))]:
-                await self._reload_conversation(known)
+            for family in families:
+                self._resting.pop(family, None)
 
     # -- owning
+
+    def owns(self, run_id: str) -> bool:
+        """Whether this store may write the run, as far as it knows."""
+        return not self.durable or run_id in self._leases
 
     async def renew(self) -> list[str]:
         """Prolong every lease; return the runs that another owner has taken over."""
         leases = list(self._leases.values())
-        if not leases or not self.durable:
+        if not leases or self.fault is not None or self._closed:
             return []
         lost = await self._read(lambda: self._backend.renew(leases, seconds=self.lease_seconds))
-        for run_id in lost:
-            self._leases.pop(run_id, None)
-        return lost
+        gone = [lease.run_id for lease in leases if lease.run_id in lost and self._leases.get(lease.run_id) is lease]
+        for run_id in gone:
+            del self._leases[run_id]
+        return gone
 
-    async def let_go(self, run_id: str, *, unload: bool = False) -> None:
-        """Give up a run: its lease, and its state where the medium has it."""
-        await self._release(run_id)
-        if unload and self.durable and self.book.has_run(run_id):
-            name = self.book.turn(run_id).opened.conversation
-            known = None if name is None else self.book.conversation(name)
-            self.book.unload([run_id] if known is None else known.runs)
+    async def let_go(self, run_id: str) -> None:
+        """Give up a run. Its state stays in the book for a while, where there is a medium to read it from again.
+
+        Raises:
+            PersistenceError: the lease could not be given up; it runs out by itself.
+        """
+        if self.fault is not None:  # closing tries, once it knows whether the medium answers
+            return
+        family = self._family(run_id)
+        try:
+            await self._give_up(run_id)
+        finally:
+            self._rest(family)
 
     # -- reading
 
     async def turn(self, run_id: str) -> Turn:
-        """The facts of a run, from the medium when it is not in use here.
+        """The facts of a run, as the medium holds them now where it is another's, or goes on nowhere.
 
         Raises:
-            LostError: no such run is held.
+            LostError: no such run is held. RestoreError: the medium holds facts that cannot be.
         """
-        if not self.book.has_run(run_id):
-            self._check()
-            await self._load(run_id)
-        return self.book.turn(run_id)
+        if self.book.has_run(run_id):
+            turn = self.book.turn(run_id)
+            if turn.closed is not None or self.owns(run_id):
+                return turn
+        elif not self.durable:
+            raise LostError("run", run_id)
+        self._check()
+        family = await self._family_on_medium(run_id)
+        async with self._gate(family):
+            try:
+                await self._reload(family)
+                return self.book.turn(run_id)
+            finally:
+                self._rest(family)
 
     async def runs(self, *, unfinished: bool = False) -> list[RunRow]:
         """Runs, or those without an end, oldest first."""
@@ -266,15 +250,6 @@ class Store:
         """All conversations, by name."""
         self._check()
         return await self._read(self._backend.conversations)
-
-    async def read_conversation(self, name: str) -> State:
-        """A conversation as the medium has it now, apart from the book.
-
-        Raises:
-            LostError: there is none of that name. RestoreError: it holds facts that cannot be.
-        """
-        self._check()
-        return await self._read(lambda: read_conversation(self._backend, name))
 
     async def conversation(self, name: str) -> ConversationRow:
         """One conversation.
@@ -292,133 +267,78 @@ class Store:
 
     async def open(self) -> None:
         """Make the medium usable; see `Backend.open`."""
-        await self._backend.open()
+        await self._read(self._backend.open)
 
     async def close(self) -> None:
-        """Stop writing and release the medium. Idempotent."""
-        if not self._closed:
-            self._closed = True
+        """Stop writing, wait for the writes that go on, and release the medium. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._gate.idle()
+        try:
             for run_id in list(self._leases):
-                await self._release(run_id)
+                await self._give_up(run_id)
+        except PersistenceError as error:  # the others would not fare better
+            _log.warning("leases could not be given up, they run out by themselves: %s", error)
+        finally:
             await self._backend.close()
 
-    # -- private
+    # -- private: writing
 
-    async def _acquire(self, run_id: str) -> Lease:
-        lease = await self._backend.acquire(run_id, self._owner, seconds=self.lease_seconds)
-        self._leases[run_id] = lease
-        return lease
+    async def _open(self, step: Step, family: _Family, run_id: str, fresh: bool) -> bool:
+        tries = 0
+        while True:
+            self._check()
+            after = None
+            if self.durable:
+                after = await self._look(family, run_id, fresh)
+            facts = self._facts(step)
+            if not facts:
+                return False
+            try:
+                await self._append(facts, after=after, acquire=self.durable)
+            except StaleHeadError:  # another process was quicker; the step says what it finds there now
+                tries += 1
+                if tries == _TRIES:
+                    raise
+            else:
+                return True
 
-    async def _release(self, run_id: str) -> None:
-        lease = self._leases.pop(run_id, None)
-        if lease is not None and self.durable and self.fault is None:
-            await self._read(lambda: self._backend.release(lease))
-
-    async def _refresh(self, name: str) -> str:
-        """Hold the conversation as the medium has it; return its newest run, "" for none."""
-        row = await self._read(lambda: self._backend.conversation(name))
-        known = self.book.conversation(name)
-        same = known is not None and row is not None and (tuple(known.runs), known.live) == (row.runs, row.live)
-        if known is not None and known.live in self._leases:
-            pass  # a run of this process is on it, and its facts are here
-        elif row is not None and not same:
-            await self._reload_conversation(name)
-        elif row is None and known is not None:
-            self.book.unload(known.runs)
-        return "" if row is None or not row.runs else row.runs[-1]
-
-    async def _reload_conversation(self, name: str) -> None:
-        """Hold a conversation anew, with those that it branched off from where they are missing."""
-        lineage = await self._read(lambda: load_lineage(self._backend, name, has=self._has))
-        for facts in lineage:
-            opened = facts[0] if facts else None
-            known = self.book.conversation(getattr(opened, "conversation", None) or name)
-            if known is not None:
-                self.book.unload(known.runs)
-            restore(self.book, facts)
-
-    def _has(self, ref: ExchangeRef) -> bool:
+    async def _append(self, facts: Sequence[Fact], *, after: str | None = None, acquire: bool = False) -> None:
+        """Write a batch as the run's owner, and install it."""
+        run_id = facts[0].run_id
+        if acquire:
+            await self._acquire(run_id)
+        lease = self._leases.get(run_id)
+        if self.durable and lease is None:
+            raise NotOwnerError(f"run {run_id!r}", "expected its owner, got one whose lease is gone")
+        token = None if lease is None else lease.token
         try:
-            self.book.exchange(ref)
-        except AgentLoopError:
-            return False
-        return True
-
-    async def _read_again(self, name: str) -> None:
-        """Hold a conversation as the medium has it, unless a run of this process is on it: that one is newest here."""
-        if self.durable:
-            known = self.book.conversation(name)
-            if known is None or known.live not in self._leases:
-                await self._reload_conversation(name)
-
-    @asynccontextmanager
-    async def _apart(self, names: Iterable[str]) -> AsyncIterator[None]:
-        """Be the only one, of all processes, who forgets, redacts or branches these conversations.
-
-        A lease on an id that no run can have, for it is too long, is the lock between processes.
-        """
-        async with AsyncExitStack() as stack:
-            for name in sorted(names):
-                await stack.enter_async_context(self._gate(f"conversation {name}"))
-                if self.durable:
-                    lock = f"{'conversation ':.<{_LONGEST_ID + 1}}{name}"
-                    lease = await self._read(
-                        lambda lock=lock: self._backend.acquire(lock, self._owner, seconds=self.lease_seconds)  # type: ignore[misc]
-                    )
-                    stack.push_async_callback(self._unlock, lease)
-            yield
-
-    async def _unlock(self, lease: Lease) -> None:
-        if self.fault is None:  # else the lease runs out by itself
-            await self._read(lambda: self._backend.release(lease))
-
-    async def _check_branches(self, names: set[str]) -> None:
-        """Refuse when a conversation that stays goes on from one of these."""
-        for row in await self._read(self._backend.runs):
-            if row.outcome == "branched" and row.conversation is not None and row.conversation not in names:
-                for fact in await self._read(lambda row=row: self._backend.load_run(row.run_id)):  # type: ignore[misc]
-                    if type(fact) is ConversationBranched and fact.source in names:
-                        rule = f"expected no branch of it, got conversation {fact.conversation!r}"
-                        raise ConflictError(f"conversation {fact.source!r}", rule)
-
-    def _check_at_rest(self, name: str) -> None:
-        for known in (self.book.conversation(name), *self.book.branches_of(name)):
-            if known is not None and known.live is not None:
-                rule = f"expected no run on it, got run {known.live!r}"
-                raise ConflictError(f"conversation {known.name!r}", rule)
-
-    async def _load(self, run_id: str) -> None:
-        """Read a run, and its conversation with it, unless it is in use; nothing when it is not there."""
-        row = await self._read(lambda: self._backend.run(run_id))
-        if row is None or self.book.has_run(run_id):
-            return
-        if row.conversation is not None:
-            await self._reload_conversation(row.conversation)
-        else:
-            restore(self.book, await self._read(lambda: self._backend.load_run(run_id)))
-
-    async def _reload(self, run_id: str) -> Turn:
-        if self.book.has_run(run_id):
-            name = self.book.turn(run_id).opened.conversation
-            known = None if name is None else self.book.conversation(name)
-            self.book.unload([run_id] if known is None else known.runs)
-        await self._load(run_id)
-        return self.book.turn(run_id)
-
-    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Await one read; a medium that fails in a way of its own is a `PersistenceError`."""
-        try:
-            return await read()
-        except AgentLoopError:
+            await self._write(
+                lambda: self._backend.append(facts, token=token, after=after), f"appending {len(facts)} facts"
+            )
+        except NotOwnerError:
+            self._leases.pop(run_id, None)
             raise
-        except Exception as error:
-            raise PersistenceError(f"reading the store ended with {type(error).__name__}") from error
+        except ConflictError:
+            if acquire:  # it is not open, so there is nothing to own
+                await self._give_up_or_say(run_id)
+            raise
+        self.book.install(facts)
+
+    def _facts(self, step: Step) -> tuple[Fact, ...]:
+        try:
+            return tuple(step(self.book))
+        except LimitExceeded:
+            if not self._unload(keep=0):
+                raise
+        return tuple(step(self.book))
 
     async def _write(self, write: Callable[[], Awaitable[None]], what: str) -> None:
         """Await one write; stop writing when it does not end well, since what it did is unknown."""
         try:
             await write()
-        except (ConflictError, NotOwnerError):
+        except ConflictError:
             raise  # refused whole: nothing was written
         except BaseException as error:
             self.fault = f"{what} ended with {type(error).__name__}"
@@ -431,3 +351,147 @@ class Store:
             raise PersistenceError("the store is closed")
         if self.fault is not None:
             raise PersistenceError(f"{self.fault}; writing stopped, reload the store")
+
+    # -- private: owning
+
+    async def _acquire(self, run_id: str) -> None:
+        self._leases[run_id] = await self._read(
+            lambda: self._backend.acquire(run_id, self._owner, seconds=self.lease_seconds)
+        )
+
+    async def _give_up(self, run_id: str) -> None:
+        lease = self._leases.pop(run_id, None)
+        if lease is not None:
+            await self._read(lambda: self._backend.release(lease))
+
+    async def _give_up_or_say(self, run_id: str) -> None:
+        try:
+            await self._give_up(run_id)
+        except PersistenceError as error:
+            _log.warning("the lease of run %s could not be given up, it runs out by itself: %s", run_id, error)
+
+    # -- private: reading
+
+    def _family(self, run_id: str) -> _Family:
+        try:
+            return _Family.of(run_id, self.book.turn(run_id).opened.conversation)
+        except LostError:
+            return _Family.of(run_id, None)
+
+    async def _family_on_medium(self, run_id: str) -> _Family:
+        return _Family.of(run_id, (await self._row(run_id)).conversation)
+
+    async def _row(self, run_id: str) -> RunRow:
+        row = await self._read(lambda: self._backend.run(run_id))
+        if row is None:
+            raise LostError("run", run_id)
+        return row
+
+    def _runs(self, family: _Family) -> Sequence[str]:
+        """Runs of a family that the book holds, oldest first."""
+        if family.conversation is not None:
+            known = self.book.conversation(family.conversation)
+            return () if known is None else known.runs
+        return (family.run_id,) if family.run_id is not None and self.book.has_run(family.run_id) else ()
+
+    def _in_use(self, family: _Family) -> bool:
+        """Whether a run of it goes on here; only the newest one can."""
+        runs = self._runs(family)
+        return bool(runs) and runs[-1] in self._leases and self.book.turn(runs[-1]).closed is None
+
+    async def _look(self, family: _Family, run_id: str, fresh: bool) -> str | None:
+        """Hold the family as the medium has it; return the newest run of a conversation, "" for none."""
+        if self._in_use(family):
+            return self._runs(family)[-1]
+        if family.conversation is None:
+            if not fresh:
+                row = await self._read(lambda: self._backend.run(run_id))
+                self._check_place(family, row)
+                await self._reload(family, there=row is not None)
+            return None
+        if not fresh:
+            self._check_place(family, await self._read(lambda: self._backend.run(run_id)))
+        name = family.conversation
+        at = await self._read(lambda: self._backend.conversation(name))
+        known = self.book.conversation(name)
+        if known is None or at is None or (tuple(known.runs), known.live) != (at.runs, at.live):
+            await self._reload(family, there=at is not None)
+        return "" if at is None or not at.runs else at.runs[-1]
+
+    @staticmethod
+    def _check_place(family: _Family, row: RunRow | None) -> None:
+        if row is not None and row.conversation != family.conversation:
+            raise ConflictError(f"run {row.run_id!r}", "expected the input this run was started with, got another")
+
+    async def _reload(self, family: _Family, *, there: bool = True, trail: tuple[_Family, ...] = ()) -> None:
+        """Hold a family as the medium has it, unless a run of it goes on here. The caller holds its gate.
+
+        Args:
+            there: whether the medium has it.
+        """
+        if not self.durable or self._in_use(family):
+            return
+        facts: list[Fact] = []
+        if there:
+            name, run_id = family
+            if name is not None:
+                facts = await self._read(lambda: self._backend.load_conversation(name))
+            elif run_id is not None:
+                facts = await self._read(lambda: self._backend.load_run(run_id))
+            if not facts:
+                raise RestoreError("bad_record", str(family), "expected its facts, got none")
+            if type(facts[0]) is ConversationBranched:
+                await self._read_source(facts[0].source, (*trail, family))
+        self.book.unload(list(self._runs(family)))
+        if facts:
+            self._restore(family, facts)
+
+    async def _read_source(self, name: str, trail: tuple[_Family, ...]) -> None:
+        """Hold the conversation that another one branches off, until the caller next waits."""
+        family = _Family(name, None)
+        if family in trail:
+            raise RestoreError("bad_record", str(family), "expected a branch of another conversation")
+        async with self._gate(family):
+            await self._reload(family, trail=trail)
+            self._rest(family)
+
+    def _restore(self, family: _Family, facts: list[Fact]) -> None:
+        there = {fact.run_id for fact in facts if self.book.has_run(fact.run_id)}
+        try:
+            for fact in facts:
+                if isinstance(fact, OriginOpened | RunRedacted | ConversationBranched):
+                    at_home = fact.conversation == family.conversation
+                else:
+                    at_home = True
+                if not at_home or family.run_id not in (None, fact.run_id):
+                    raise RestoreError("bad_record", f"run {fact.run_id!r}", f"expected a fact of {family}")
+            restore(self.book, facts)
+        except BaseException:
+            self.book.unload({fact.run_id for fact in facts} - there)
+            raise
+
+    def _rest(self, family: _Family) -> None:
+        """Note whether a family is in use; forget the state of those that have not been for long."""
+        self._resting.pop(family, None)
+        if self.durable and self._runs(family) and not self._in_use(family):
+            self._resting[family] = None
+            self._unload(keep=_KEPT_FAMILIES)
+
+    def _unload(self, *, keep: int) -> bool:
+        """Drop the state of families at rest but the newest; say whether there was one."""
+        over = len(self._resting) - keep
+        oldest = [family for family in self._resting if not self._gate.busy(family)][: max(0, over)]
+        for family in oldest:
+            del self._resting[family]
+            if not self._in_use(family):
+                self.book.unload(list(self._runs(family)))
+        return bool(oldest)
+
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Await one read; a medium that fails in a way of its own is a `PersistenceError`."""
+        try:
+            return await read()
+        except AgentLoopError:
+            raise
+        except Exception as error:
+            raise PersistenceError(f"reading the store ended with {type(error).__name__}") from error
