@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from ...errors import InputError, PersistenceError
-from ...exchange import Fact
+from ...exchange import Fact, RunRedacted
 from ...limits import check_seconds
 from ..backend import ConversationRow, Lease, RunRow
 from ..batch import require_batch
@@ -23,7 +23,7 @@ from ..records import encode_record
 from . import rows
 from .schema import FileWatch, connect, prepare
 from .thread import ConnectionThread, Outcome, Work
-from .transaction import failure, read_each, write_together
+from .transaction import empty_log, failure, read_each, write_together
 
 __all__ = ["SQLiteBackend"]
 
@@ -134,6 +134,10 @@ class SQLiteBackend:
         """Drop runs."""
         await self._write(rows.forget, tuple(run_ids))
 
+    async def redact(self, fact: RunRedacted) -> None:
+        """Replace a run's facts. What they held is overwritten, in the file and in its log."""
+        await self._write(rows.redact, fact.run_id, encode_record(fact))
+
     async def acquire(self, run_id: str, owner: str, *, seconds: float) -> Lease:
         """Own a run."""
         check_seconds("seconds", seconds)
@@ -230,6 +234,8 @@ class SQLiteBackend:
         done = [work for work, outcome in zip(works, outcomes, strict=True) if outcome.error is None]
         self.commits += bool(done)
         self.batches += sum(work.function is rows.append for work in done)
+        if any(work.function in (rows.forget, rows.redact) for work in done):
+            empty_log(connection)
         return outcomes
 
     def _read_all(self, connection: sqlite3.Connection, works: Sequence[Work]) -> Sequence[Outcome]:

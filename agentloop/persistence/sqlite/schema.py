@@ -59,10 +59,14 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 def connect(path: str, *, busy_seconds: float) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions are begun and ended by name."""
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None)
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is found when it is read
-    connection.execute("PRAGMA secure_delete = ON")  # what is forgotten is overwritten
-    connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is found when it is read
+        connection.execute("PRAGMA secure_delete = ON")  # what is forgotten is overwritten
+        connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

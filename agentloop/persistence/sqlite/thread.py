@@ -52,7 +52,7 @@ class ConnectionThread:
 
     Args:
         connect: makes the connection, in the thread.
-        perform: does jobs that waited together, in order; one outcome a job. It raises nothing.
+        perform: does jobs that waited together, in order; one outcome a job.
     """
 
     def __init__(
@@ -145,7 +145,10 @@ class ConnectionThread:
             except Empty:
                 break
         if jobs:
-            outcomes = self._perform(connection, [job.work for job in jobs])
+            try:
+                outcomes = self._perform(connection, [job.work for job in jobs])
+            except Exception as error:  # noqa: BLE001  # a fault of ours must not leave its callers waiting
+                outcomes = [Outcome(error=error)] * len(jobs)
             self._tell([(job.future, outcome) for job, outcome in zip(jobs, outcomes, strict=True)])
         return job is not None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ...errors import AgentLoopError, PersistenceError
 from .thread import Outcome, Work
 
-__all__ = ["failure", "read_each", "write_together"]
+__all__ = ["empty_log", "failure", "read_each", "write_together"]
 
 
 def write_together(
@@ -45,6 +45,17 @@ def read_each(connection: sqlite3.Connection, works: Sequence[Work], *, path: st
         except Exception as error:  # noqa: BLE001  # it is the caller's, and the thread goes on
             outcomes.append(Outcome(error=error))
     return outcomes
+
+
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Empty the write-ahead log, in which what was removed still stands.
+
+    One that somebody reads from stays until the next time; the removal is committed either way.
+    """
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error:
+        pass  # what keeps the log from being emptied fails the next write
 
 
 def failure(path: str, error: BaseException) -> PersistenceError:
