@@ -13,6 +13,7 @@ import pytest
 import agentloop as al
 from agentloop.exchange import Fact
 from agentloop.persistence.postgres import PostgresBackend
+from agentloop.persistence.postgres.schema import LOCK_CONVERSATIONS
 from tests.exchange.desk import Desk
 from tests.system.server import PostgresServer
 
@@ -273,6 +274,39 @@ async def test_two_openers_of_one_run_and_of_one_conversation_do_not_both_win(at
             assert sorted(type(outcome).__name__ for outcome in head) == ["NoneType", "StaleHeadError"]
 
 
+async def test_processes_that_lock_the_same_in_opposite_orders_do_not_wait_for_each_other(
+    postgres: PostgresServer, at: Open
+) -> None:
+    """Each would stand at ``m`` and hold what the other wants next, if it took its locks as they came."""
+    async with at() as one, at() as two:
+        async with holding(postgres, one, LOCK_CONVERSATIONS, ["m"]):
+            appends = [
+                asyncio.create_task(backend.append(opening(f"{run}{name}", name)))
+                for run, backend, names in (("1", one, "amb"), ("2", two, "bma"))
+                for name in names
+            ]
+            await waiting(postgres, 2)
+        await asyncio.gather(*appends)
+        assert [row.runs for row in await one.conversations()] in [
+            [("1a", "2a"), ("1b", "2b"), ("1m", "2m")],
+            [("2a", "1a"), ("2b", "1b"), ("2m", "1m")],
+        ]
+
+
+async def test_forgetting_waits_for_who_opens_a_run_on_the_conversation(postgres: PostgresServer, at: Open) -> None:
+    """Otherwise the new run could follow one that is just being dropped."""
+    async with at() as one, at() as two:
+        await one.append(opening("r1", "c"))
+        await one.append(closing("r1"))
+        async with holding(postgres, one, LOCK_CONVERSATIONS, ["c"]):
+            append = asyncio.create_task(one.append(opening("r2", "c"), after="r1"))
+            await waiting(postgres, 1)
+            forget = asyncio.create_task(two.forget(["r1"]))
+            await waiting(postgres, 2)
+        await asyncio.gather(append, forget)
+        assert (await one.conversation("c")).runs == ("r2",)
+
+
 async def test_processes_that_write_in_opposite_orders_do_not_lock_each_other_out(at: Open) -> None:
     async with at() as one, at() as two:
         names = [f"c{number:02}" for number in range(12)]
@@ -413,14 +447,16 @@ async def test_a_database_that_is_not_there_is_named_without_the_password(postgr
 
 
 @asynccontextmanager
-async def holding(postgres: PostgresServer, other: PostgresBackend, statement: str) -> AsyncIterator[None]:
+async def holding(
+    postgres: PostgresServer, other: PostgresBackend, statement: str, *args: object
+) -> AsyncIterator[None]:
     """Keep locks in a transaction of somebody else, whose connection nobody cuts."""
     import asyncpg
 
     connection = await asyncpg.connect(postgres.dsn, server_settings={"search_path": other._link.schema})
     try:
         await connection.execute("BEGIN")
-        await connection.execute(statement)
+        await connection.execute(statement, *args)
         yield
         await connection.execute("ROLLBACK")
     finally:
