@@ -125,9 +125,10 @@ class PostgresServer:
         try:
             self._run(programs / "initdb", "--version")
         except PermissionError:
-            shutil.copytree(programs.parent, self.folder / "install", symlinks=True)
-            shutil.copytree(package.parent / f"{_WHEEL}.libs", self.folder / f"{_WHEEL}.libs")
-            programs = self.folder / "install" / "bin"
+            copy = self.folder / "site" / _WHEEL / programs.parent.name  # libraries are found by relative paths
+            shutil.copytree(programs.parent, copy, symlinks=True)
+            shutil.copytree(package.with_name(f"{_WHEEL}.libs"), self.folder / "site" / f"{_WHEEL}.libs")
+            programs = copy / "bin"
         return programs
 
     @staticmethod
