@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from .errors import InputError, LostError
 from .exchange import ExchangeRef
 from .messages import Message
-from .persistence import ConversationRow, Store
+from .persistence import ConversationRow, ConversationStore
 from .windows import LiveRun, check_name
 
 __all__ = ["Conversations"]
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Conversations(ABC):
     """The part of `Runtime` that is about conversations."""
 
-    _store: Store
+    _store: ConversationStore
     _runs: dict[str, LiveRun]
     _new_id: Callable[[], str]
     _now_ms: Callable[[], int]

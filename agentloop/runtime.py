@@ -35,7 +35,7 @@ from .exchange import Book, BookLimits, ReceiptMint, SlotState, Turn
 from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS
 from .loop import drive
 from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage
-from .persistence import Backend, RunRow, Store, backend_for
+from .persistence import Backend, ConversationStore, RunRow, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
 from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, wall_ms
@@ -106,7 +106,7 @@ class Runtime(Conversations):
         self._mint = ReceiptMint()
         self._owner = uuid.uuid4().hex
         book = Book(self._mint, limits=limits or BookLimits())
-        self._store = Store(backend_for(store), book, owner=self._owner, lease_seconds=LEASE_SECONDS)
+        self._store = ConversationStore(backend_for(store), book, owner=self._owner, lease_seconds=LEASE_SECONDS)
         self._renewing: asyncio.Task[None] | None = None
         self._threads = ToolThreads(TOOL_THREADS)
         self._observe = tuple(observers)

@@ -14,13 +14,15 @@ from tests.source import PACKAGE, modules, public_names, tree
 # What the top level takes from packages that it does not re-export whole.
 CHOSEN = {
     "agentloop.agent": ["Agent"],
-    "agentloop.exchange": ["BookLimits"],
+    "agentloop.exchange": ["BookLimits", "ExchangeRef"],
     "agentloop.limits": ["LoopLimits", "Timeouts"],
+    "agentloop.persistence": ["ConversationRow", "RunRow"],
     "agentloop.providers": ["ChatCompletions", "Provider", "Recorder", "ReplayProvider"],
     "agentloop.results": ["RunResult"],
     "agentloop.runtime": ["Run", "RunInput", "RunOptions", "Runtime"],
     "agentloop.sinks": ["FanOut", "JsonLinesSink", "Observer", "QueueSink", "Sink"],
     "agentloop.tools": ["Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"],
+    "agentloop.unsettled": ["Unsettled"],
     "agentloop.wire": ["Dialect"],
 }
 PACKAGES = [name for name, path in modules().items() if path.name == "__init__.py"]

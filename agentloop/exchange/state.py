@@ -69,6 +69,15 @@ class State:
         """Whether a run, or a branch, of that id is held."""
         return run_id in self._turns or run_id in self._branches
 
+    def run_conversation(self, run_id: str) -> str | None:
+        """The conversation that a run, or a branch, belongs to.
+
+        Raises:
+            LostError: no such run is held.
+        """
+        branched = self._branches.get(run_id)
+        return branched.conversation if branched is not None else self.turn(run_id).opened.conversation
+
     def has_origin(self, origin_id: str) -> bool:
         """Whether an origin of that id is held."""
         return origin_id in self._origins
@@ -171,7 +180,7 @@ class State:
                 self._install_slot(fact)
             elif type(fact) is SendStarted:
                 turn = self._turns[fact.run_id]
-                turn.sends[fact.attempt_id] = fact
+                turn.sends[fact.attempt_id], turn.ended = fact, None
                 turn.claims.add(fact.attempt_id)
                 turn.model_calls += 1
             elif type(fact) is SendEnded:
@@ -200,9 +209,8 @@ class State:
         """
         drop, names = set(run_ids), set()
         for run_id in drop:
-            branched = self._branches.get(run_id)
-            name = branched.conversation if branched is not None else self.turn(run_id).opened.conversation
-            if branched is None and self._turns[run_id].closed is None:
+            name = self.run_conversation(run_id)
+            if run_id in self._turns and self._turns[run_id].closed is None:
                 raise ConflictError(f"run {run_id!r}", "expected a run that ended")
             if name is not None and not drop.issuperset(self._conversations[name].runs):
                 raise ConflictError(f"run {run_id!r}", "expected its whole conversation to be forgotten with it")
@@ -320,6 +328,7 @@ class State:
     def _install_send_end(self, fact: SendEnded) -> None:
         turn = self._turns[fact.run_id]
         del turn.sends[fact.attempt_id]
+        turn.ended = fact
         if fact.usage is not None:
             turn.usage = fact.usage if turn.usage is None else turn.usage + fact.usage
         if fact.outcome != "replied" and fact.may_have_been_processed:
@@ -329,6 +338,7 @@ class State:
         turn = self._turns[fact.run_id]
         entry = Entry(fact.reply, fact.attempt_id, self._encoded(fact.reply))
         turn.entries.append(entry)
+        turn.ended = None
         turn.size += entry.size
         self._room.add(entry.size, exchanges=1)
         for slot in entry.slots:

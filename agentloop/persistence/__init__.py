@@ -2,7 +2,21 @@
 
 from .backend import Backend, ConversationRow, Lease, RunRow
 from .choose import backend_for
+from .conversing import ConversationStore
 from .memory import MemoryBackend
+from .snapshot import read_snapshot, write_snapshot
 from .store import Step, Store
 
-__all__ = ["Backend", "ConversationRow", "Lease", "MemoryBackend", "RunRow", "Step", "Store", "backend_for"]
+__all__ = [
+    "Backend",
+    "ConversationRow",
+    "ConversationStore",
+    "Lease",
+    "MemoryBackend",
+    "RunRow",
+    "Step",
+    "Store",
+    "backend_for",
+    "read_snapshot",
+    "write_snapshot",
+]

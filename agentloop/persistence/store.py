@@ -33,7 +33,7 @@ from .backend import Backend, ConversationRow, Lease, RunRow
 from .gate import Gate
 from .memory import MemoryBackend
 
-__all__ = ["Step", "Store"]
+__all__ = ["Family", "Step", "Store"]
 
 _log = logging.getLogger("agentloop.persistence")
 
@@ -49,14 +49,14 @@ _TRIES: Final = 3
 """How often an opening looks again when others were quicker."""
 
 
-class _Family(NamedTuple):
+class Family(NamedTuple):
     """A conversation with its runs, or one run of none."""
 
     conversation: str | None
     run_id: str | None
 
     @classmethod
-    def of(cls, run_id: str, conversation: str | None) -> _Family:
+    def of(cls, run_id: str, conversation: str | None) -> Family:
         return cls(conversation, run_id if conversation is None else None)
 
     def __str__(self) -> str:
@@ -83,9 +83,9 @@ class Store:
         self.durable = backend.durable
         self.lease_seconds = lease_seconds
         self._backend, self._owner = backend, owner
-        self._gate: Gate[_Family] = Gate()
+        self._gate: Gate[Family] = Gate()
         self._leases: dict[str, Lease] = {}
-        self._resting: dict[_Family, None] = {}
+        self._resting: dict[Family, None] = {}
         self._closed = False
 
     # -- writing
@@ -117,7 +117,7 @@ class Store:
             NotOwnerError: the run is there, and somebody else's.
             RestoreError: the medium holds facts that cannot be. Otherwise as `commit`.
         """
-        family = _Family.of(run_id, conversation)
+        family = Family.of(run_id, conversation)
         async with self._gate(family):
             try:
                 return await self._open(step, family, run_id, fresh)
@@ -285,7 +285,7 @@ class Store:
 
     # -- private: writing
 
-    async def _open(self, step: Step, family: _Family, run_id: str, fresh: bool) -> bool:
+    async def _open(self, step: Step, family: Family, run_id: str, fresh: bool) -> bool:
         tries = 0
         while True:
             self._check()
@@ -372,14 +372,14 @@ class Store:
 
     # -- private: reading
 
-    def _family(self, run_id: str) -> _Family:
+    def _family(self, run_id: str) -> Family:
         try:
-            return _Family.of(run_id, self.book.turn(run_id).opened.conversation)
+            return Family.of(run_id, self.book.turn(run_id).opened.conversation)
         except LostError:
-            return _Family.of(run_id, None)
+            return Family.of(run_id, None)
 
-    async def _family_on_medium(self, run_id: str) -> _Family:
-        return _Family.of(run_id, (await self._row(run_id)).conversation)
+    async def _family_on_medium(self, run_id: str) -> Family:
+        return Family.of(run_id, (await self._row(run_id)).conversation)
 
     async def _row(self, run_id: str) -> RunRow:
         row = await self._read(lambda: self._backend.run(run_id))
@@ -387,19 +387,19 @@ class Store:
             raise LostError("run", run_id)
         return row
 
-    def _runs(self, family: _Family) -> Sequence[str]:
+    def _runs(self, family: Family) -> Sequence[str]:
         """Runs of a family that the book holds, oldest first."""
         if family.conversation is not None:
             known = self.book.conversation(family.conversation)
             return () if known is None else known.runs
         return (family.run_id,) if family.run_id is not None and self.book.has_run(family.run_id) else ()
 
-    def _in_use(self, family: _Family) -> bool:
+    def _in_use(self, family: Family) -> bool:
         """Whether a run of it goes on here; only the newest one can."""
         runs = self._runs(family)
         return bool(runs) and runs[-1] in self._leases and self.book.turn(runs[-1]).closed is None
 
-    async def _look(self, family: _Family, run_id: str, fresh: bool) -> str | None:
+    async def _look(self, family: Family, run_id: str, fresh: bool) -> str | None:
         """Hold the family as the medium has it; return the newest run of a conversation, "" for none."""
         if self._in_use(family):
             return self._runs(family)[-1]
@@ -419,11 +419,11 @@ class Store:
         return "" if at is None or not at.runs else at.runs[-1]
 
     @staticmethod
-    def _check_place(family: _Family, row: RunRow | None) -> None:
+    def _check_place(family: Family, row: RunRow | None) -> None:
         if row is not None and row.conversation != family.conversation:
             raise ConflictError(f"run {row.run_id!r}", "expected the input this run was started with, got another")
 
-    async def _reload(self, family: _Family, *, there: bool = True, trail: tuple[_Family, ...] = ()) -> None:
+    async def _reload(self, family: Family, *, there: bool = True, trail: tuple[Family, ...] = ()) -> None:
         """Hold a family as the medium has it, unless a run of it goes on here. The caller holds its gate.
 
         Args:
@@ -446,16 +446,16 @@ class Store:
         if facts:
             self._restore(family, facts)
 
-    async def _read_source(self, name: str, trail: tuple[_Family, ...]) -> None:
+    async def _read_source(self, name: str, trail: tuple[Family, ...]) -> None:
         """Hold the conversation that another one branches off, until the caller next waits."""
-        family = _Family(name, None)
+        family = Family(name, None)
         if family in trail:
             raise RestoreError("bad_record", str(family), "expected a branch of another conversation")
         async with self._gate(family):
             await self._reload(family, trail=trail)
             self._rest(family)
 
-    def _restore(self, family: _Family, facts: list[Fact]) -> None:
+    def _restore(self, family: Family, facts: list[Fact]) -> None:
         there = {fact.run_id for fact in facts if self.book.has_run(fact.run_id)}
         try:
             for fact in facts:
@@ -470,7 +470,7 @@ class Store:
             self.book.unload({fact.run_id for fact in facts} - there)
             raise
 
-    def _rest(self, family: _Family) -> None:
+    def _rest(self, family: Family) -> None:
         """Note whether a family is in use; forget the state of those that have not been for long."""
         self._resting.pop(family, None)
         if self.durable and self._runs(family) and not self._in_use(family):

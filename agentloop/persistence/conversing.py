@@ -1,0 +1,161 @@
+"""The store's steps on whole conversations: read, branch, redact and forget them.
+
+Each is one write of the medium. Two processes that do one of the last three to the same
+conversation would not see each other in it, so a lease on the conversation keeps them apart; runs
+need none, for the medium checks where a conversation stands when one is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+from ..errors import ConflictError
+from ..exchange import ConversationBranched, ExchangeRef, State, branch, restore, tombstone
+from .backend import Lease
+from .gate import Gate
+from .lineage import read_conversation
+from .store import Family, Store
+
+__all__ = ["ConversationStore"]
+
+_LONGEST_ID: Final = 128
+
+
+class ConversationStore(Store):
+    """A `Store` that a host may also change conversations in. Arguments and attributes: `Store`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._changing: Gate[str] = Gate()
+
+    async def read_conversation(self, name: str) -> State:
+        """A conversation as the medium has it now, apart from the book.
+
+        Raises:
+            LostError: there is none of that name. RestoreError: it holds facts that cannot be.
+        """
+        self._check()
+        return await self._read(lambda: read_conversation(self._backend, name))
+
+    async def branch(self, name: str, *, run_id: str, source: str, at: ExchangeRef, at_ms: int) -> None:
+        """Begin a conversation that goes on from an exchange of another.
+
+        Raises:
+            ConflictError: the name is taken, or the digest is another exchange's.
+            LostError: there is no such exchange.
+            NotOwnerError: another process forgets, redacts or branches one of the two just now.
+            Otherwise as `commit`.
+        """
+        self._check()
+        new, old = Family(name, None), Family(source, None)
+        async with self._apart({name, source}):
+            if await self._read(lambda: self._backend.conversation(name)) is not None:
+                raise ConflictError(f"conversation {name!r}", "expected a name that is not used yet")
+            async with self._gate(new), self._gate(old):  # in the order in which a branch reads what it goes on from
+                self._check()
+                await self._reload(new, there=False)
+                await self._reload(old)
+                facts = branch(self.book, run_id=run_id, conversation=name, source=source, at=at, at_ms=at_ms)
+                after = "" if self.durable else None
+                await self._write(lambda: self._backend.append(facts, after=after), "branching a conversation")
+                self.book.install(facts)
+                self._rest(old)
+                self._rest(new)
+
+    async def redact(self, run_id: str, *, author: str, at_ms: int) -> None:
+        """Remove the texts of an ended run; its digests stay. Doing so again changes nothing.
+
+        Raises:
+            ConflictError: it has not ended, or a run is on its conversation, or here on a branch of it.
+            LostError: no such run is held. NotOwnerError: as `branch`. Otherwise as `commit`.
+        """
+        self._check()
+        name = (await self.turn(run_id)).opened.conversation
+        family = Family.of(run_id, name)
+        async with self._apart(() if name is None else (name,)), AsyncExitStack() as gates:
+            branches = [] if name is None else [Family(known.name, None) for known in self.book.branches_of(name)]
+            for one in (*reversed(branches), family):
+                await gates.enter_async_context(self._gate(one))
+            self._check()
+            await self._reload(family)
+            self._check_at_rest(name)
+            fact = tombstone(self.book.turn(run_id), author=author, at_ms=at_ms)
+            await self._write(lambda: self._backend.redact(fact), "redacting a run")
+            await self._replace(family, branches)
+
+    async def forget(self, run_ids: Sequence[str]) -> None:
+        """As `Store.forget`; a conversation that another one branched off from is kept.
+
+        Raises:
+            ConflictError: also for that. NotOwnerError: as `branch`.
+        """
+        self._check()
+        names = set()
+        for run_id in run_ids:
+            known = self.book.run_conversation(run_id) if self.book.has_run(run_id) else None
+            if known is None and self.durable:
+                known = (await self._row(run_id)).conversation
+            if known is not None:
+                names.add(known)
+        if not names:  # an ended run of its own, on which nothing goes on
+            await super().forget(run_ids)
+            return
+        async with self._apart(names):
+            await self._check_branches(names)
+            await super().forget(run_ids)
+
+    # -- private
+
+    async def _replace(self, family: Family, branches: Sequence[Family]) -> None:
+        """Hold a redacted family anew; what branched off from it is read again when it is asked for."""
+        if self.durable:
+            for one in (*reversed(branches), family):
+                self.book.unload(list(self._runs(one)))
+                self._resting.pop(one, None)
+            return
+        for one in (family, *branches):
+            if one.conversation is not None:
+                facts = await self._read(lambda name=one.conversation: self._backend.load_conversation(name))  # type: ignore[misc]
+            else:
+                facts = await self._read(lambda: self._backend.load_run(str(family.run_id)))
+            self.book.unload(list(self._runs(one)))
+            restore(self.book, facts)
+
+    def _check_at_rest(self, name: str | None) -> None:
+        known = None if name is None else self.book.conversation(name)
+        for one in () if known is None else (known, *self.book.branches_of(known.name)):
+            if one.live is not None:
+                raise ConflictError(f"conversation {one.name!r}", f"expected no run on it, got run {one.live!r}")
+
+    @asynccontextmanager
+    async def _apart(self, names: Iterable[str]) -> AsyncIterator[None]:
+        """Be the only one, of all processes, who branches, redacts or forgets these conversations.
+
+        Between processes the lock is a lease on an id that no run can have, for it is too long.
+        """
+        async with AsyncExitStack() as stack:
+            for name in sorted(names):
+                await stack.enter_async_context(self._changing(name))
+                if self.durable:
+                    lock = f"{'conversation ':.<{_LONGEST_ID + 1}}{name}"
+                    lease = await self._read(
+                        lambda lock=lock: self._backend.acquire(lock, self._owner, seconds=self.lease_seconds)  # type: ignore[misc]
+                    )
+                    stack.push_async_callback(self._unlock, lease)
+            yield
+
+    async def _unlock(self, lease: Lease) -> None:
+        if self.fault is None:  # else it runs out by itself
+            await self._read(lambda: self._backend.release(lease))
+
+    async def _check_branches(self, names: set[str]) -> None:
+        """Refuse when a conversation that stays goes on from one of these."""
+        for row in await self._read(self._backend.runs):
+            if row.outcome != "branched" or row.conversation is None or row.conversation in names:
+                continue
+            for fact in await self._read(lambda run_id=row.run_id: self._backend.load_run(run_id)):  # type: ignore[misc]
+                if type(fact) is ConversationBranched and fact.source in names:
+                    rule = f"expected no branch of it, got conversation {fact.conversation!r}"
+                    raise ConflictError(f"conversation {fact.source!r}", rule)
