@@ -246,8 +246,10 @@ def _check(lines: Iterator[bytes]) -> SnapshotHeader:
             digest.update(held)
             book.take(number, held)
         number, held = number + 1, line
-    _check_trailer(number, held, digest.hexdigest())
+    said = _trailer(number, held)
     book.end(header)
+    if said != digest.hexdigest():
+        raise _damaged(number, "expected the SHA-256 of all bytes before this line")
     return header
 
 
@@ -327,11 +329,19 @@ def _fact(number: int, line: bytes, sequence: int) -> Fact:
     return decode_record(record, where=f"line {number}")
 
 
-def _check_trailer(number: int, line: bytes, digest: str) -> None:
-    if line.rstrip(b" \t\r\n") != msgspec.json.encode(_Trailer(digest)):
+def _trailer(number: int, line: bytes) -> str:
+    """The digest that the last line says. White space after it is harmless."""
+    text = line.rstrip(b" \t\r\n")
+    try:
+        trailer = msgspec.json.decode(text, type=_Trailer)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        rule = "expected a last line with the SHA-256 of all bytes before it"
         if line.startswith(b'{"sequence"'):
-            raise _damaged(number, "expected a last line with the digest, got a fact: the file is cut off")
-        raise _damaged(number, "expected the SHA-256 of all bytes before this line")
+            rule += ", got a fact: the file is cut off"
+        raise _damaged(number, rule) from None
+    if msgspec.json.encode(trailer) != text:
+        raise _damaged(number, "expected the last line in the form that is written")
+    return trailer.sha256
 
 
 def _damaged(number: int, rule: str) -> RestoreError:
