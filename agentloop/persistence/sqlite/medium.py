@@ -114,10 +114,11 @@ class SQLiteBackend:
             if threads is not None:
                 threads.check(self._path)
                 self._closed = True
-                threads.reader.stop()
-                threads.writer.stop()
                 seconds = 2 * self._busy_seconds + _CLOSE_SECONDS  # one transaction at work, one waiting
-                await threads.reader.close(seconds=seconds)
+                try:  # one after the other: whose connection is the last to close empties the log
+                    await threads.reader.close(seconds=seconds)
+                finally:
+                    threads.writer.stop()
                 await threads.writer.close(seconds=seconds)
                 self._threads = None
             self._closed = True
