@@ -154,17 +154,17 @@ async def test_the_event_loop_goes_on_while_another_process_writes(path: Path) -
 # -- cancelling and closing
 
 
-async def test_a_cancelled_append_is_written_all_the_same(path: Path) -> None:
-    opening = solo("r1")[0]
+async def test_a_cancelled_append_is_written_all_the_same_and_disturbs_no_other(path: Path) -> None:
+    openings = [solo(f"r{at}")[0] for at in range(4)]
     async with store(path) as backend:
         with locked(path):
-            task = asyncio.create_task(backend.append(opening))
+            tasks = [asyncio.create_task(backend.append(opening)) for opening in openings]
             await turns()
-            task.cancel()
+            tasks[1].cancel()
             with pytest.raises(asyncio.CancelledError):
-                await task
-        await backend.append(solo("r2")[0])
-        assert (await backend.load())[:1] == list(opening)
+                await tasks[1]
+        await asyncio.gather(*tasks[2:])
+        assert await backend.load() == flat(openings)
 
 
 async def test_closing_finishes_what_was_handed_over(path: Path) -> None:

@@ -463,6 +463,24 @@ def test_a_transaction_that_fails_anywhere_writes_nothing(path: Path, words: tup
     connection.close()
 
 
+def test_a_job_that_refuses_after_it_wrote_takes_back_its_own_writes(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("CREATE TABLE t (x)")
+
+    def put(value: int) -> Any:
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT INTO t VALUES (?)", (value,))
+            if value == 2:
+                raise ValueError
+
+        return work
+
+    outcomes = transaction.write_together(connection, [put(1), put(2), put(3)], path="p", check=lambda: None)
+    assert [type(outcome.error) for outcome in outcomes] == [type(None), ValueError, type(None)]
+    assert connection.execute("SELECT x FROM t").fetchall() == [(1,), (3,)]
+    connection.close()
+
+
 async def test_an_error_of_no_known_kind_reaches_every_caller_and_the_thread_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
