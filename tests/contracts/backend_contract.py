@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentloop.errors import AdmissionError, ConflictError, NotOwnerError, StaleHeadError
-from agentloop.exchange import Book, Fact, ReceiptMint
+from agentloop.exchange import Book, Fact, ReceiptMint, branch, tombstone
 from agentloop.messages import UserMessage
 from agentloop.persistence import Backend, ConversationRow, Lease, RunRow
 from tests.exchange.desk import Desk, asking, picture
@@ -140,6 +141,59 @@ class BackendContract:
         desk.take(desk.book.turn("r1"), asking("a"))
         await asyncio.create_task(backend.append(facts))
         assert await backend.load() == list(facts)
+
+    # -- redacting and branching
+
+    async def test_a_redacted_run_has_one_fact_in_the_place_of_its_first(self, backend: Backend) -> None:
+        two = solo("r3")
+        batches = [*history("r1"), *two]
+        for batch in batches:
+            await backend.append(batch)
+        rows = await backend.runs()
+        book = Book(ReceiptMint())
+        book.install(flat(batches))
+        left = tombstone(book.turn("r1"), author="Ada \0", at_ms=9)
+        await backend.redact(left)
+        assert await backend.load() == [left, *flat(two)]
+        assert await backend.load_run("r1") == [left]
+        assert await backend.load_conversation("c") == [left]
+        assert await backend.runs() == rows
+        await backend.redact(left)
+        assert await backend.load_run("r1") == [left]
+        await backend.forget(["r1"])
+        await backend.append([left])  # as a restore brings it
+        assert await backend.runs() == [rows[1], rows[0]]
+
+    async def test_only_a_run_that_ended_is_redacted(self, backend: Backend) -> None:
+        *batches, end = history("r1")
+        for batch in batches:
+            await backend.append(batch)
+        book = Book(ReceiptMint())
+        book.install([*flat(batches), *end])
+        left = tombstone(book.turn("r1"), author="Ada", at_ms=9)
+        for fact, got in ((left, "one that goes on"), (msgspec.structs.replace(left, run_id="r9"), "none")):
+            with pytest.raises(ConflictError, match=f"expected a run that ended, got {got}"):
+                await backend.redact(fact)
+        assert await backend.load() == flat(batches)
+
+    async def test_a_branch_is_a_run_that_ended_and_stands_alone_in_its_batch(self, backend: Backend) -> None:
+        batches = history("r1")
+        for batch in batches:
+            await backend.append(batch)
+        book = Book(ReceiptMint())
+        book.install(flat(batches))
+        head = book.conversation("c").head  # type: ignore[union-attr]
+        assert head is not None
+        facts = branch(book, run_id="b", conversation="d", source="c", at=head, at_ms=5)
+        with pytest.raises(AdmissionError, match="nothing beside"):
+            await backend.append([*facts, msgspec.structs.replace(batches[-1][-1], run_id="b")])
+        await backend.append(facts, after="")
+        with pytest.raises(StaleHeadError):
+            await backend.append([msgspec.structs.replace(facts[0], run_id="b2")], after="")
+        assert await backend.conversation("d") == ConversationRow(name="d", runs=("b",), live=None)
+        row = await backend.run("b")
+        assert row == RunRow(run_id="b", conversation="d", agent="", opened_at_ms=5, outcome="branched", lease=None)
+        assert await backend.runs(unfinished=True) == []
 
     async def test_closing_twice_is_harmless(self, backend: Backend) -> None:
         await backend.close()
