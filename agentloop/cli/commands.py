@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, str]] = {
     "demo": "a streamed tool loop on recorded streams, offline",
     "run": "run an agent of yours against an endpoint",
     "check": "admit recorded streams, or say why not",
+    "inspect": "look into a store: conversations, runs, what is unsettled",
     "bench": "measure the admission of recorded streams",
     "replay": "serve recorded streams as a live endpoint",
     "record": "record what a live endpoint answers",

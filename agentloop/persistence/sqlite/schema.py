@@ -18,9 +18,9 @@ from typing import Final
 
 from ...errors import PersistenceError, RestoreError
 
-__all__ = ["FileWatch", "MIGRATIONS", "connect", "prepare"]
+__all__ = ["APPLICATION_ID", "FileWatch", "MIGRATIONS", "connect", "prepare"]
 
-_APPLICATION_ID: Final = 0x61676C70
+APPLICATION_ID: Final = 0x61676C70
 """Says in the file's header whose it is (`PRAGMA application_id`), so that no other database is taken for ours."""
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -90,7 +90,7 @@ def prepare(connection: sqlite3.Connection, *, path: str, busy_seconds: float) -
             for statement in statements:
                 connection.execute(statement)
         connection.execute("UPDATE meta SET version = ?", (len(MIGRATIONS),))
-        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -101,7 +101,7 @@ def prepare(connection: sqlite3.Connection, *, path: str, busy_seconds: float) -
 def _version(connection: sqlite3.Connection, path: str) -> int:
     if connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master)").fetchone() == (0,):
         return 0
-    if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
+    if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
         raise PersistenceError(f"{path}: expected a store of facts or a new file, got another program's database")
     (version,) = connection.execute("SELECT version FROM meta").fetchone()
     newest = len(MIGRATIONS)

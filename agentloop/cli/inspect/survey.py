@@ -1,0 +1,190 @@
+"""From facts to what a person looks at. Reads only, one run at a time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...errors import LostError, RestoreError
+from ...exchange import (
+    ConversationBranched,
+    ExchangeRef,
+    Fact,
+    OriginOpened,
+    ReplyTaken,
+    RerunAllowed,
+    RunClosed,
+    RunRedacted,
+    SendEnded,
+    SendStarted,
+    SlotMoved,
+)
+from ...messages import SystemMessage, TextContent, TextPart, UserMessage
+from ...persistence import RunRow
+from ...persistence.reading import Reader
+from ...persistence.records import encode_record
+from .views import AttemptView, CallView, ConversationView, MessageView, ReplyView, RunView, StoreView
+
+__all__ = ["run_view", "survey"]
+
+
+async def survey(reader: Reader, name: str, *, run_id: str | None = None) -> StoreView:
+    """Look at a whole store, or at one run.
+
+    Args:
+        name: what the store is called.
+
+    Raises:
+        LostError: there is no such run. RestoreError: a run's facts do not fit together.
+        PersistenceError: the store failed.
+    """
+    if run_id is None:
+        rows = await reader.runs()
+    else:
+        row = await reader.run(run_id)
+        if row is None:
+            raise LostError("run", run_id)
+        rows = [row]
+    runs = [run_view(row, await reader.load_run(row.run_id)) for row in rows]
+    sources = {run.conversation: run.source for run in runs if run.kind == "branch"}
+    named = {run.conversation for run in runs}
+    conversations = [
+        ConversationView(name=row.name, runs=list(row.runs), live=row.live, source=sources.get(row.name))
+        for row in await reader.conversations()
+        if row.name in named
+    ]
+    return StoreView(store=name, conversations=conversations, runs=runs)
+
+
+def run_view(row: RunRow, facts: list[Fact]) -> RunView:
+    """One run from its facts.
+
+    Raises:
+        RestoreError: they do not fit together.
+    """
+    view = RunView(run_id=row.run_id, conversation=row.conversation, agent=row.agent, opened_at_ms=row.opened_at_ms)
+    if row.lease is not None:
+        view.owner, view.owned_for_seconds = row.lease.owner, round(row.lease.seconds_left, 3)
+    for at, fact in enumerate(facts):
+        view.facts += 1
+        view.bytes += len(encode_record(fact))
+        try:
+            _take(view, fact)
+        except (LookupError, StopIteration):
+            rule = "expected a fact that fits those before it"
+            raise RestoreError("bad_record", f"run {row.run_id!r}, fact {at}", rule) from None
+    _time(view)
+    if view.ended_at_ms is None:
+        view.state = "unfinished" if row.lease is None else "running"
+        view.unsettled = 0 if row.lease is not None else _unsettled(view)
+    return view
+
+
+def _take(view: RunView, fact: Fact) -> None:
+    match fact:
+        case OriginOpened():
+            view.continues = _place(fact.continues)
+            view.messages = [_message(message) for message in fact.messages]
+            view.tools = [spec.name for spec in fact.tools]
+        case SendStarted():
+            view.model_calls += 1
+            view.attempts.append(
+                AttemptView(
+                    attempt_id=fact.attempt_id,
+                    number=fact.call_sequence,
+                    model=fact.model,
+                    started_at_ms=fact.at_ms,
+                )
+            )
+        case SendEnded():
+            attempt = next(item for item in view.attempts if item.attempt_id == fact.attempt_id)
+            attempt.state, attempt.code, attempt.author = fact.outcome, fact.code, fact.author
+            attempt.may_have_been_processed, attempt.usage = fact.may_have_been_processed, fact.usage
+            if fact.usage is not None:
+                view.usage = fact.usage if view.usage is None else view.usage + fact.usage
+        case ReplyTaken():
+            next(item for item in view.attempts if item.attempt_id == fact.attempt_id).reply = _reply(fact)
+        case SlotMoved():
+            _move(view, fact)
+        case RerunAllowed():
+            call = _call(view, fact.exchange, fact.position)
+            call.rerun, call.author = True, fact.author
+        case RunClosed():
+            view.state, view.reason, view.ended_at_ms = fact.outcome, fact.reason, fact.at_ms
+        case ConversationBranched():
+            view.kind, view.state, view.source = "branch", "branched", fact.source
+            view.continues, view.ended_at_ms = _place(fact.continues), fact.at_ms
+        case RunRedacted():
+            view.kind, view.state, view.reason, view.author = "redacted", fact.outcome, fact.reason, fact.author
+            view.continues, view.ended_at_ms = _place(fact.continues), fact.ended_at_ms
+            view.model_calls, view.tool_calls, view.usage = fact.model_calls, fact.tool_calls, fact.usage
+
+
+def _move(view: RunView, fact: SlotMoved) -> None:
+    call = _call(view, fact.exchange, fact.position)
+    call.state, call.code = fact.state, fact.code
+    call.effect_id = fact.effect_id or call.effect_id
+    call.author = fact.author or call.author
+    if fact.state == "started":
+        call.executions, call.rerun = fact.attempt, False
+        view.tool_calls += 1
+    if fact.feedback is not None:
+        call.feedback = "\n".join(item.text for item in fact.feedback.content if type(item) is TextContent)
+        call.feedback_bytes, call.feedback_status = len(call.feedback.encode()), fact.feedback.status
+
+
+def _call(view: RunView, exchange: int, position: int) -> CallView:
+    return next(call for call in view.calls if (call.exchange, call.position) == (exchange, position))
+
+
+def _reply(fact: ReplyTaken) -> ReplyView:
+    calls = [
+        CallView(
+            exchange=fact.index,
+            position=position,
+            tool=call.name,
+            call_id=call.id,
+            arguments=call.arguments.text,
+            argument_bytes=len(call.arguments.text.encode()),
+        )
+        for position, call in enumerate(fact.reply.calls)
+    ]
+    return ReplyView(
+        exchange=fact.index,
+        text=fact.reply.text,
+        refusal=fact.reply.refusal,
+        finish=fact.reply.termination.reason,
+        bytes=len(msgspec.json.encode(fact.reply)),
+        calls=calls,
+    )
+
+
+def _message(message: SystemMessage | UserMessage) -> MessageView:
+    if type(message) is SystemMessage:
+        return MessageView(role="system", text=message.content, images=0, bytes=len(message.content.encode()))
+    content = message.content
+    parts = (TextPart(text=content),) if type(content) is str else content
+    text = "\n".join(part.text for part in parts if type(part) is TextPart)
+    images = sum(type(part) is not TextPart for part in parts)
+    return MessageView(role="user", text=text, images=images, bytes=len(text.encode()))
+
+
+def _place(ref: ExchangeRef | None) -> str | None:
+    return None if ref is None else f"{ref.origin_id}.{ref.index}"
+
+
+def _time(view: RunView) -> None:
+    """Durations from the clocks there are; none where a clock was set back."""
+    starts = [attempt.started_at_ms for attempt in view.attempts]
+    ends: list[int | None] = [*starts[1:], view.ended_at_ms]
+    for attempt, end in zip(view.attempts, ends, strict=False):
+        attempt.duration_ms = _between(attempt.started_at_ms, end)
+    view.duration_ms = _between(view.opened_at_ms, view.ended_at_ms)
+
+
+def _between(start: int, end: int | None) -> int | None:
+    return None if end is None or end < start else end - start
+
+
+def _unsettled(view: RunView) -> int:
+    sends = sum(attempt.state == "open" for attempt in view.attempts)
+    return sends + sum(call.feedback is None and call.state in ("started", "unknown") for call in view.calls)

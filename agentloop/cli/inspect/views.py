@@ -1,0 +1,156 @@
+"""What a person looks at, as values: conversations, runs, attempts, calls. JSON is made of them as they are.
+
+Facts hold no clock for the end of an effect, so the time of an attempt is that from its start to the
+next start, or to the end of the run: the reply, and the tools that it asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ...messages import Usage
+
+__all__ = [
+    "AttemptView",
+    "CallView",
+    "ConversationView",
+    "MessageView",
+    "ReplyView",
+    "RunView",
+    "StoreView",
+]
+
+
+class View(msgspec.Struct, kw_only=True):
+    """Base of the values here, filled in as facts are read."""
+
+
+class MessageView(View):
+    """What a host said in a turn. ``images`` counts those it came with; ``bytes`` is its text's size."""
+
+    role: Literal["system", "user"]
+    text: str
+    images: int
+    bytes: int
+
+
+class CallView(View):
+    """One tool call of a reply, and its slot.
+
+    Attributes:
+        exchange, position: its place. executions: how often its tool was started.
+        state: of the slot. code: why, when not done. author: who settled it.
+        rerun: whether a host allowed one more execution that has not begun.
+        feedback: what the model reads, None while there is none.
+    """
+
+    exchange: int
+    position: int
+    tool: str
+    call_id: str
+    arguments: str
+    argument_bytes: int
+    state: str = "open"
+    executions: int = 0
+    effect_id: str | None = None
+    code: str | None = None
+    author: str | None = None
+    rerun: bool = False
+    feedback: str | None = None
+    feedback_bytes: int = 0
+    feedback_status: str | None = None
+
+
+class ReplyView(View):
+    """A reply that was taken in. ``bytes`` is its stored size; ``finish`` the provider's word."""
+
+    exchange: int
+    text: str
+    refusal: str | None
+    finish: str | None
+    bytes: int
+    calls: list[CallView]
+
+
+class AttemptView(View):
+    """One model call.
+
+    Attributes:
+        state: ``replied``, ``failed``, ``abandoned``, or ``open`` while nobody knows its end.
+        duration_ms: to the next attempt or the end of the run; None while there is neither.
+    """
+
+    attempt_id: str
+    number: int
+    model: str
+    started_at_ms: int
+    state: str = "open"
+    code: str | None = None
+    may_have_been_processed: bool = True
+    author: str | None = None
+    usage: Usage | None = None
+    duration_ms: int | None = None
+    reply: ReplyView | None = None
+
+
+class RunView(View):
+    """One run.
+
+    Attributes:
+        kind: ``run``; ``branch``: where a conversation begins at another's exchange; ``redacted``:
+            a run whose texts were removed.
+        state: how it ended; ``running`` while somebody owns it, ``unfinished`` where nobody does.
+        continues: the exchange that it follows, as "origin.index".
+        source: for a branch, the conversation that it comes from.
+        unsettled: sends and calls of an unfinished run of which nobody knows what became.
+        model_calls, tool_calls: how many were started. bytes: of all its records.
+        author: who redacted it.
+    """
+
+    run_id: str
+    kind: Literal["run", "branch", "redacted"] = "run"
+    conversation: str | None = None
+    agent: str = ""
+    state: str = "unfinished"
+    reason: str | None = None
+    opened_at_ms: int = 0
+    ended_at_ms: int | None = None
+    duration_ms: int | None = None
+    owner: str | None = None
+    owned_for_seconds: float | None = None
+    continues: str | None = None
+    source: str | None = None
+    author: str | None = None
+    unsettled: int = 0
+    model_calls: int = 0
+    tool_calls: int = 0
+    usage: Usage | None = None
+    facts: int = 0
+    bytes: int = 0
+    tools: list[str] = []
+    messages: list[MessageView] = []
+    attempts: list[AttemptView] = []
+
+    @property
+    def calls(self) -> list[CallView]:
+        """All tool calls, in order."""
+        return [call for attempt in self.attempts if attempt.reply for call in attempt.reply.calls]
+
+
+class ConversationView(View):
+    """One conversation. ``live`` is the run on it, ``source`` what it branched off from."""
+
+    name: str
+    runs: list[str]
+    live: str | None
+    source: str | None
+
+
+class StoreView(View):
+    """A store, or one run of it. Runs are in the order in which they were opened."""
+
+    store: str
+    conversations: list[ConversationView]
+    runs: list[RunView]

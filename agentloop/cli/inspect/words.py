@@ -1,0 +1,74 @@
+"""Times, sizes and states in words, the same in tables and on the page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ...messages import Usage
+from .views import RunView
+
+__all__ = ["clean", "clock", "counted", "duration", "run_title", "size", "tokens"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_CONTROLS: Final = dict.fromkeys((*range(0x20), 0x7F, *range(0x80, 0xA0)), "\ufffd") | {9: "\t", 10: "\n"}
+_DIRECTIONS: Final = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
+_SHOWN: Final = _CONTROLS | _DIRECTIONS
+"""What a model wrote must not steer a terminal, nor turn the text around it."""
+
+
+def clean(text: str) -> str:
+    """Text that can be shown anywhere; what steers a screen is replaced."""
+    return text.translate(_SHOWN)
+
+
+def clock(at_ms: int) -> str:
+    """Wall clock in UTC, to the second."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=at_ms)).strftime("%Y-%m-%d %H:%M:%S")
+    except OverflowError:
+        return f"{at_ms} ms"
+
+
+def duration(ms: int | None) -> str:
+    """A span in the unit that suits it, "-" where it is unknown."""
+    if ms is None:
+        return "-"
+    if ms < 1_000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    seconds = ms // 1000
+    if seconds < 3_600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that suits them."""
+    if count < 1024:
+        return f"{count} B"
+    amount, units = count / 1024, ["KiB", "MiB", "GiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.1f} {units[0]}"
+
+
+def tokens(usage: Usage | None) -> str:
+    """Tokens in and out as reported, "-" where none were."""
+    return "-" if usage is None else f"{usage.input_tokens:,} in, {usage.output_tokens:,} out"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """ "1 run", "2 runs"."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def run_title(run: RunView) -> str:
+    """What a run is, where its id alone says too little."""
+    if run.kind == "branch":
+        return f"branch of {run.source}"
+    return run.agent or "run"
