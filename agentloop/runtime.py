@@ -28,14 +28,13 @@ from .errors import (
     NotOwnerError,
     RestoreError,
     RunCancelled,
-    RunPaused,
 )
 from .events import TextPreview
-from .exchange import Book, BookLimits, ReceiptMint, SlotState, Turn
+from .exchange import Book, BookLimits, Fact, ReceiptMint, SlotState, Turn
 from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS
 from .loop import drive
-from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage
-from .persistence import Backend, ConversationStore, RunRow, backend_for
+from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, require_tool_result
+from .persistence import Backend, ConversationStore, Gate, RunRow, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
 from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, wall_ms
@@ -59,8 +58,8 @@ _log = logging.getLogger("agentloop.runtime")
 
 T = TypeVar("T")
 
-_KEPT_ANONYMOUS_RUNS = 128
-"""Ended runs without a conversation or a given id that a runtime still answers for."""
+_KEPT_RUNS = 128
+"""Ended runs whose events a runtime still has, of those that it may let go."""
 
 
 def _new_id() -> str:
@@ -79,8 +78,9 @@ class Runtime(Conversations):
 
     Use it as ``async with``, in one event loop. On a durable store, several processes may use the
     same one; each run has one owner at a time, and a run that was submitted is left unfinished when
-    the runtime closes, to be resumed. In memory, a run without ``conversation`` and
-    ``run_id`` is kept until 128 newer ones have ended; every other run until `forget`.
+    the runtime closes, to be resumed. The events of an ended run are kept until 128
+    newer ones have ended; what is stored of it stays. In memory, a run without ``conversation`` and
+    ``run_id`` is dropped then, and every other one kept with its events until `forget`.
     """
 
     def __init__(
@@ -113,7 +113,8 @@ class Runtime(Conversations):
         self._observers: ObserverHub | None = None
         self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
         self._runs: dict[str, LiveRun] = {}
-        self._anonymous: deque[str] = deque()
+        self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled
+        self._ended_runs: deque[LiveRun] = deque()
         self._opening: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._state = "new"
@@ -143,9 +144,10 @@ class Runtime(Conversations):
     async def aclose(self) -> None:
         """Take no more runs, end those that go on, then close observers, store and provider.
 
-        A submitted run on a durable store ends its present effect, for up to 5 s, and stays
-        unfinished, to be resumed; every other run is cancelled. Every run has recorded its end before the store closes (R143). Idempotent. A cancel of the
-        caller does not cut it short; it is raised afterwards.
+        A submitted or resumed run on a durable store ends its present effect, for up to 5 s, and
+        stays unfinished, to be resumed; one that takes longer is cut off, and is unsettled then.
+        Every other run is cancelled, and has recorded its end before the store closes (R143).
+        Idempotent. A cancel of the caller does not cut it short; it is raised afterwards.
 
         Raises:
             InputError: called by a run of this runtime, whose end it would have to wait for.
@@ -164,18 +166,16 @@ class Runtime(Conversations):
             stack.push_async_callback(self._store.close)
             if self._observers is not None:
                 stack.push_async_callback(self._observers.close, CLOSE_SECONDS)
+            stack.push_async_callback(self._stop_renewing)
             if self._opening:
                 await asyncio.wait(self._opening)
             await self._end_runs()
             stuck = await self._threads.wait_idle(CLOSE_SECONDS)
             if stuck:
                 _log.warning("%d tool threads have not ended; a thread cannot be stopped", stuck)
-            if self._renewing is not None:
-                self._renewing.cancel()
-                await asyncio.wait({self._renewing})
 
     async def _end_runs(self) -> None:
-        tasks = {live.task for live in self._runs.values() if live.task is not None and not live.task.done()}
+        tasks = {live.task for live in self._runs.values() if live.task is not None and live.goes_on}
         kept = {live.task for live in self._runs.values() if live.kept and live.task in tasks}
         for live in self._runs.values():
             if live.kept:
@@ -191,6 +191,11 @@ class Runtime(Conversations):
                     live.request_stop()
         if tasks:
             await asyncio.wait(tasks)
+
+    async def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
 
     async def _renew(self) -> None:
         """Keep the leases of the runs of this runtime; stop a run that was taken over."""
@@ -243,9 +248,7 @@ class Runtime(Conversations):
 
     async def submit(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> str:
         """Begin a run that is bound to no task; return its reference. Options: `RunOptions`."""
-        live = await self._start(agent, input, **options)
-        live.kept = self._store.durable
-        return live.ref
+        return (await self._start(agent, input, kept=True, **options)).ref
 
     def follow(self, ref: str, *, after: str | None = None) -> Follower:
         """Read a run's events, those before the call included; a reconnect passes the last id seen.
@@ -264,11 +267,15 @@ class Runtime(Conversations):
 
         Raises:
             LostError: no such run is kept. OutcomeError: it is not in this process, and has not
-            ended, or ended with an error. Otherwise as `run`.
+            ended, or ended with an error. RunPaused, UnsettledError, NotOwnerError: it left off
+            here without its end. Otherwise as `run`.
         """
         live = self._runs.get(ref)
         if live is not None:
-            return await live.wait()
+            if live.goes_on or live.closed or self._state != "open" or self._store.fault is not None:
+                return await live.wait()
+            if (await self._store.turn(ref)).closed is None:  # nobody has ended it since
+                return await live.wait()
         return result_of(await self._store.turn(ref))
 
     async def cancel(self, ref: str) -> None:
@@ -278,14 +285,16 @@ class Runtime(Conversations):
     # -- what a process left that ended
 
     async def unfinished(self) -> list[RunRow]:
-        """Runs without an end, oldest first; one whose ``lease`` is None goes on nowhere."""
+        """Runs without an end, oldest first; on a durable store, one whose ``lease`` is None goes on nowhere."""
+        self._check_open()
         return await self._store.runs(unfinished=True)
 
     async def unsettled(self) -> list[Unsettled]:
         """Sends and calls of runs that go on nowhere, of which nobody knows what became of them."""
         found: list[Unsettled] = []
         for row in await self.unfinished():
-            if row.lease is None and row.run_id not in self._runs:
+            live = self._runs.get(row.run_id)
+            if row.lease is None and (live is None or not live.goes_on):
                 found += unsettled_of(await self._store.turn(row.run_id))
         return found
 
@@ -303,26 +312,14 @@ class Runtime(Conversations):
                 not those of the run, or the store holds facts that cannot be.
             UnsettledError: an effect must be settled first; nothing was done. Otherwise as `run`.
         """
-        if self._state != "open":
-            raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
+        self._check_open()
+        if type(agent) is not Agent:
+            raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
         check_options(**options)
         for name in ("conversation", "run_id"):
             if options.get(name) is not None:
                 raise InputError(f"resume: expected no {name}, which is the run's own")
-        live = self._runs.get(ref)
-        if live is None or (live.task is not None and live.task.done() and not self._is_closed(ref)):
-            turn = await self._whole(self._store.take_over(ref))
-            if turn.closed is not None:
-                return result_of(turn)
-            try:
-                _check_agent(agent, turn)
-            except RestoreError:
-                await self._whole(self._store.let_go(ref))
-                raise
-            live = self._launch(agent, ref, {**options, "run_id": ref})
-            live.kept = self._store.durable
-        else:
-            live.holds += 1
+        live = await self._whole(self._entered(self._take_up(agent, ref, options)))
         try:
             return await live.wait()
         except asyncio.CancelledError:
@@ -343,12 +340,12 @@ class Runtime(Conversations):
             LostError: no such run or call. ConflictError: its outcome is known.
             NotOwnerError: the run goes on elsewhere, or here.
         """
+        self._check_open()
         check_name("author", author)
-        if result is not None and type(result) is not ToolResult:
-            raise InputError(f"result: expected a ToolResult or None, got {type(result).__name__}")
-        turn = await self._take_idle(ref)
+        if result is not None:
+            require_tool_result(result)
 
-        def step(book: Book) -> Any:
+        def step(book: Book, turn: Turn) -> Sequence[Fact]:
             if result is None:
                 return book.allow_rerun(turn, exchange, position, author=author)
             slot = book.slot(turn, exchange, position)
@@ -356,7 +353,7 @@ class Runtime(Conversations):
             state: SlotState = "done" if result.status == "ok" else "failed"
             return book.settle_slot(turn, exchange, position, state=state, feedback=feedback, author=author)
 
-        await self._settle(ref, step)
+        await self._whole(self._entered(self._settle(ref, step)))
 
     async def settle_send(self, ref: str, attempt_id: str, *, author: str) -> None:
         """Declare that an attempt without an end brought nothing; a resumed run asks again, as a new attempt.
@@ -365,30 +362,44 @@ class Runtime(Conversations):
             LostError: no such run. ConflictError: the attempt has an end.
             NotOwnerError: the run goes on elsewhere, or here.
         """
+        self._check_open()
         check_name("author", author)
-        turn = await self._take_idle(ref)
-        await self._settle(ref, lambda book: book.settle_send(turn, attempt_id, author=author))
 
-    async def _take_idle(self, ref: str) -> Turn:
-        live = self._runs.get(ref)
-        if live is not None and live.task is not None and not live.task.done():
-            raise NotOwnerError(f"run {ref!r}", "expected a run that goes on nowhere, got one of this runtime")
-        turn = await self._whole(self._store.take_over(ref))
-        if turn.closed is not None:
-            raise ConflictError(
-                f"run {ref!r}", f"expected a run that has not ended, got one that {turn.closed.outcome}"
-            )
-        return turn
+        def step(book: Book, turn: Turn) -> Sequence[Fact]:
+            return book.settle_send(turn, attempt_id, author=author)
 
-    async def _settle(self, ref: str, step: Callable[[Book], Any]) -> None:
-        try:
-            await self._whole(self._store.commit(step, run_id=ref))
-        finally:
-            self._runs.pop(ref, None)
-            await self._whole(self._store.let_go(ref))
+        await self._whole(self._entered(self._settle(ref, step)))
 
-    def _is_closed(self, ref: str) -> bool:
-        return self._store.book.has_run(ref) and self._store.book.turn(ref).closed is not None
+    async def _settle(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> None:
+        """Take a run that goes on nowhere, make a step, and give it up again."""
+        async with self._gate(ref):
+            live = self._runs.get(ref)
+            if live is not None and live.goes_on:
+                raise NotOwnerError(f"run {ref!r}", "expected a run that goes on nowhere, got one of this runtime")
+            turn = await self._store.take_over(ref)
+            if turn.closed is not None:
+                outcome = turn.closed.outcome
+                raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
+            try:
+                await self._store.commit(lambda book: step(book, turn), run_id=ref)
+                self._runs.pop(ref, None)  # what it left off with is out of date
+            finally:
+                await self._let_go(ref)
+
+    async def _take_up(self, agent: Agent, ref: str, options: RunOptions) -> LiveRun:
+        """Launch a run that is stored, unless it goes on here or ended here."""
+        async with self._gate(ref):
+            live = self._join(ref, kept=True)
+            if live is None:
+                turn = await self._store.take_over(ref)
+                try:
+                    if turn.closed is None:
+                        _check_agent(agent, turn)
+                    live = self._launch(agent, ref, options, anonymous=False, kept=True)
+                except BaseException:
+                    await self._let_go(ref)
+                    raise
+            return live
 
     # -- private
 
@@ -402,28 +413,45 @@ class Runtime(Conversations):
         """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
         return await (settle(work) if self._store.waits else work)
 
-    async def _start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> LiveRun:
+    def _check_open(self) -> None:
         if self._state != "open":
             raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
+
+    def _entered(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Have closing wait for ``work``, from now on."""
+        done = asyncio.get_running_loop().create_future()
+        self._opening.add(done)
+
+        async def counted() -> T:
+            try:
+                return await work
+            finally:
+                self._opening.discard(done)
+                done.set_result(None)
+
+        return counted()
+
+    async def _start(
+        self, agent: Agent, input: RunInput, *, kept: bool = False, **options: Unpack[RunOptions]
+    ) -> LiveRun:
+        self._check_open()
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
         check_options(**options)
         messages = admitted(agent, input)
-        opened = asyncio.get_running_loop().create_future()
-        self._opening.add(opened)  # now, so that closing waits for it
-        return await self._whole(self._open(agent, messages, options, opened))
+        return await self._whole(self._entered(self._open(agent, messages, options, kept)))
 
     async def _open(
         self,
         agent: Agent,
         messages: tuple[SystemMessage | UserMessage, ...],
         options: RunOptions,
-        opened: asyncio.Future[None],
+        kept: bool,
     ) -> LiveRun:
         """Store the run's origin and launch it, unless it is there already."""
         conversation, run_id = options.get("conversation"), options.get("run_id")
         ref = run_id or self._new_id()
-        try:
+        async with self._gate(ref):
             new = await self._store.open_run(
                 lambda book: book.open_origin(
                     run_id=ref,
@@ -439,24 +467,32 @@ class Runtime(Conversations):
                 ),
                 run_id=ref,
                 conversation=conversation,
+                fresh=run_id is None,
             )
-            known = self._runs.get(ref)
-            if known is not None:
-                known.holds += 1
-                return known
             if not new:
+                live = self._join(ref, kept=kept)
+                if live is not None:
+                    return live
                 await self._store.take_over(ref)
-            return self._launch(agent, ref, options)
-        finally:
-            self._opening.discard(opened)
-            opened.set_result(None)
+            anonymous = run_id is None and conversation is None
+            return self._launch(agent, ref, options, anonymous=anonymous, kept=kept)
 
-    def _launch(self, agent: Agent, ref: str, options: RunOptions) -> LiveRun:
+    def _join(self, ref: str, *, kept: bool) -> LiveRun | None:
+        """The run, when it goes on here or ended here; one that left off without its end is taken up anew."""
+        live = self._runs.get(ref)
+        if live is None or not (live.goes_on or live.closed):
+            return None
+        live.holds += 1
+        live.kept = live.kept or (kept and self._store.durable)
+        return live
+
+    def _launch(self, agent: Agent, ref: str, options: RunOptions, *, anonymous: bool, kept: bool) -> LiveRun:
         """Drive a run whose facts are here and which this runtime owns."""
         turn = self._store.book.turn(ref)
-        anonymous = options.get("run_id") is None and turn.opened.conversation is None
         live = LiveRun(ref, Feed(), anonymous=anonymous)
-        live.stop, live.holds = self._state != "open", 1
+        live.holds, live.kept = 1, kept and self._store.durable
+        if self._state != "open":  # closing waits for its end
+            live.pause, live.stop = live.kept, not live.kept
         scope = self._scope(agent, live, options, turn)
         self._runs[ref] = live
         live.task = asyncio.get_running_loop().create_task(self._drive(scope, live), name=f"agentloop run {ref}")
@@ -504,35 +540,36 @@ class Runtime(Conversations):
             live.feed.close()
             return result
         finally:
-            await settle(self._ended(live), last=True)
+            live.closed = scope.turn.closed is not None
+            if self._store.durable:
+                await settle(self._let_go(live.ref), last=True)
+            if self._store.durable or live.anonymous:
+                await self._retire(live)
 
-    async def _ended(self, live: LiveRun) -> None:
-        if self._store.durable:
-            try:
-                await self._store.let_go(live.ref)
-            except AgentLoopError as error:  # the lease runs out by itself
-                _log.warning("the lease of run %s could not be given up: %s", live.ref, error)
-        if live.anonymous:
-            await self._retire(live)
+    async def _let_go(self, ref: str) -> None:
+        try:
+            await self._store.let_go(ref)
+        except AgentLoopError as error:
+            _log.warning("the lease of run %s could not be given up, it runs out by itself: %s", ref, error)
 
     async def _retire(self, live: LiveRun) -> None:
-        """Keep the newest ended runs that nobody named; make room for the others."""
-        self._anonymous.append(live.ref)
-        if len(self._anonymous) > _KEPT_ANONYMOUS_RUNS:
-            oldest = self._anonymous.popleft()
-            self._runs.pop(oldest, None)
-            if not self._store.durable and self._store.fault is None and self._store.book.has_run(oldest):
-                try:
-                    await settle(self._store.forget([oldest]), last=True)
-                except AgentLoopError as error:  # no matter of the run that ended now
-                    _log.warning("run %s could not be dropped: %s", oldest, error)
+        """Keep the newest ended runs, of those that nobody named or that can be read again; drop the oldest."""
+        self._ended_runs.append(live)
+        if len(self._ended_runs) <= _KEPT_RUNS:
+            return
+        oldest = self._ended_runs.popleft()
+        if self._runs.get(oldest.ref) is oldest:
+            del self._runs[oldest.ref]
+        if not self._store.durable and self._store.fault is None and self._store.book.has_run(oldest.ref):
+            try:
+                await settle(self._store.forget([oldest.ref]), last=True)
+            except AgentLoopError as error:  # no matter of the run that ended now
+                _log.warning("run %s could not be dropped: %s", oldest.ref, error)
 
 
 def _check_agent(agent: Agent, turn: Turn) -> None:
     """Refuse to resume a run with what is not its agent (R136, R138)."""
     opened = turn.opened
-    if type(agent) is not Agent:
-        raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
     own = tuple(message for message in opened.messages if type(message) is SystemMessage)
     for what, same in (
         ("name", agent.name == opened.agent),

@@ -60,19 +60,25 @@ class LiveRun:
     """One launched run: its feed and its task.
 
     Attributes:
+        closed: whether its end is a fact; it may have left off without one.
         kept: whether it is left unfinished, to be resumed, when the runtime closes.
         pause: set when it shall stop at the next step and stay unfinished.
     """
 
-    __slots__ = ("anonymous", "feed", "holds", "kept", "pause", "ref", "started", "stop", "task")
+    __slots__ = ("anonymous", "closed", "feed", "holds", "kept", "pause", "ref", "started", "stop", "task")
 
     def __init__(self, ref: str, feed: Feed, *, anonymous: bool) -> None:
         self.ref, self.feed, self.anonymous = ref, feed, anonymous
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
-        self.kept = self.pause = False
+        self.closed = self.kept = self.pause = False
         self.started = False
         self.stop = False  # cancelled before its first step, where a task would not run at all
         self.task: asyncio.Task[RunResult] | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its task has not ended."""
+        return self.task is not None and not self.task.done()
 
     async def wait(self) -> RunResult:
         """The result; a cancel of the caller leaves the run alone."""

@@ -3,7 +3,7 @@
 from .execution import answer_call, skip_calls
 from .ledger import Ledger, Resource
 from .scope import Scope, deliver_cancel, settle
-from .send import Rejected, send
+from .send import Rejected, measure, send
 from .tool_call import ToolOutcome, ToolThreads, execute
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "answer_call",
     "deliver_cancel",
     "execute",
+    "measure",
     "send",
     "settle",
     "skip_calls",

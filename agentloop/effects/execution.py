@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..errors import ToolCrashed
+from ..errors import ToolCrashed, UnsettledError
 from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
 from ..exchange import Slot, SlotState
 from ..messages import ToolFeedback, ToolResult
@@ -33,9 +33,10 @@ async def answer_call(scope: Scope, exchange: int, position: int) -> None:
 
     Raises:
         BudgetError: no tool call is left in the ledger; the slot stays open.
+        UnsettledError: an execution that was begun before may still go on in a thread.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
         asyncio.CancelledError: the run was cancelled; its slot is ``unknown``, or ``failed`` where
-            the tool had not begun, with feedback.
+            the tool had not begun, with feedback. Where the run is paused it stays ``started``.
     """
     call = scope.turn.entries[exchange].slots[position].call
     tool = scope.tools.get(call.name)
@@ -49,6 +50,8 @@ async def answer_call(scope: Scope, exchange: int, position: int) -> None:
         return
     busy = _busy(scope)
     if busy is not None:
+        if scope.turn.entries[exchange].slots[position].state == "unknown":  # that may be its earlier execution
+            raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",))
         text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
         await _refuse(scope, exchange, position, "thread_busy", text)
         return
@@ -105,12 +108,14 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
         arguments=slot.call.arguments.text,
         attempt=slot.attempt,
     )
-    state: SlotState = "failed"
-    text = "Nothing ran: the run ended before this tool began."
+    state: SlotState = "unknown"
+    text = ran = "Error: the run ended while this tool ran; whether its effect happened is unknown."
+    if slot.attempt == 1:
+        state, text = "failed", "Nothing ran: the run ended before this tool began."
     try:
         if cancelled:
             await deliver_cancel()
-        state, text = "unknown", "Error: the run ended while this tool ran; whether its effect happened is unknown."
+        state, text = "unknown", ran
         outcome = await execute(
             tool,
             arguments,
@@ -119,7 +124,10 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
             max_output_bytes=_room(scope, slot, tool),
         )
     except BaseException:
-        await _received(scope, exchange, position, state, ToolResult.error(text), "cancelled", "cancelled", began)
+        if scope.paused():  # whoever resumes the run finds it unanswered
+            _tell_ended(scope, exchange, position, "unknown", "paused", "cancelled", "", began)
+        else:
+            await _received(scope, exchange, position, state, ToolResult.error(text), "cancelled", "cancelled", began)
         raise
     state, status, result = _verdict(outcome)
     await _received(scope, exchange, position, state, result, outcome.code, status, began)
@@ -173,9 +181,23 @@ async def _received(
     await scope.commit(
         lambda book: book.receive(receipt, exchange, position, state=state, feedback=feedback, code=code)
     )
+    _tell_ended(scope, exchange, position, state, code, status, feedback.text, began)
+
+
+def _tell_ended(
+    scope: Scope,
+    exchange: int,
+    position: int,
+    state: SlotState,
+    code: str | None,
+    status: str,
+    output: str,
+    began: float,
+) -> None:
+    slot = scope.turn.entries[exchange].slots[position]
     scope.emitter.process(
         ToolEnded,
-        effect_id,
+        slot.effect_id,
         tool=slot.call.name,
         call_id=slot.call.id,
         exchange=exchange,
@@ -183,8 +205,8 @@ async def _received(
         status=status,
         slot=state,
         code=code,
-        output=feedback.text,
-        output_bytes=len(feedback.text.encode()),
+        output=output,
+        output_bytes=len(output.encode()),
         duration_ms=int((scope.clock() - began) * 1000),
     )
 

@@ -6,6 +6,8 @@ Nothing here repeats a send, and nothing of a failed one reaches a fact but that
 
 from __future__ import annotations
 
+import sys
+
 from ..errors import AgentLoopError, LimitExceeded, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
 from ..exchange import RequestRef
@@ -13,7 +15,7 @@ from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
 from .scope import Scope, deliver_cancel
 
-__all__ = ["Rejected", "send"]
+__all__ = ["Rejected", "measure", "send"]
 
 _WIRE_SLACK = 128 * 1024
 """A request is no longer on the wire than twice its canonical size and this; only one that may be near its
@@ -99,14 +101,31 @@ def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
         raise LimitExceeded("collection_bytes", limits.collection_bytes, collection)
     request = scope.store.book.request(ref, max_bytes=limits.request_bytes)
     wire, own = limits.max_wire_request_bytes, scope.provider.max_request_bytes
-    scope.sent_bytes = bound = 2 * turn.request_size + _WIRE_SLACK
-    if wire is not None or (own is not None and bound + limits.reply_bytes > own):
-        scope.sent_bytes = size = scope.provider.inspect_request(request).body_bytes
-        if wire is not None and size > wire:
-            raise LimitExceeded("max_wire_request_bytes", wire, size)
-        if own is not None and size > own:
-            raise LimitExceeded("max_request_bytes", own, size)
+    if _measured(scope, request, turn.request_size):
+        if wire is not None and scope.sent_bytes > wire:
+            raise LimitExceeded("max_wire_request_bytes", wire, scope.sent_bytes)
+        if own is not None and scope.sent_bytes > own:
+            raise LimitExceeded("max_request_bytes", own, scope.sent_bytes)
     return request
+
+
+def measure(scope: Scope) -> None:
+    """Set ``scope.sent_bytes`` to what the newest request was, which this scope may not have sent."""
+    turn = scope.turn
+    request = scope.store.book.request(scope.store.book.reference(turn), max_bytes=sys.maxsize)
+    answering = sum(entry.size for entry in turn.entries[len(turn.exchanges) :])
+    _measured(scope, request, turn.request_size - answering)
+
+
+def _measured(scope: Scope, request: ModelRequest, size: int) -> bool:
+    """Bound the request on the wire, and measure it where it may be near a ceiling; say whether it was measured."""
+    limits, own = scope.limits, scope.provider.max_request_bytes
+    scope.sent_bytes = bound = 2 * size + _WIRE_SLACK
+    near = own is not None and bound + limits.reply_bytes > own
+    if limits.max_wire_request_bytes is None and not near:
+        return False
+    scope.sent_bytes = scope.provider.inspect_request(request).body_bytes
+    return True
 
 
 def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExceeded | None:
@@ -160,10 +179,17 @@ class _Attempt:
 
 
 async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException, began: float) -> None:
-    """Record that the attempt ended without a reply, and retract what was shown of it."""
+    """Record that the attempt ended without a reply, and retract what was shown of it.
+
+    One that is cut off in a run that is paused stays without an end, unless nothing had left: the
+    run goes on later, and whether to ask again is for the host to say.
+    """
     known = isinstance(error, AgentLoopError)
+    paused = not isinstance(error, Exception) and scope.paused()
     if known:
         code = error.code  # type: ignore[attr-defined]
+    elif paused:
+        code = "paused"
     else:
         code = "delivery" if isinstance(error, Exception) else "cancelled"
     processed = attempt.sending
@@ -171,7 +197,7 @@ async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException
         processed = error.may_have_been_processed  # type: ignore[attr-defined]
     receipt = scope.receipt(attempt.attempt_id)
     try:
-        if scope.store.fault is None:  # a stopped store is settled by reloading it
+        if scope.store.fault is None and not (paused and processed):  # a stopped store is settled by reloading it
             await scope.commit(
                 lambda book: book.fail_send(
                     receipt,

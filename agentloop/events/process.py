@@ -119,7 +119,8 @@ class RunEnded(Event, frozen=True):
 
     Attributes:
         outcome: a run outcome, or ``failed`` / ``cancelled`` when the run raised; ``unsettled``
-            when it waits for a host to say what became of an effect (it has not ended then).
+            when it waits for a host to say what became of an effect, and ``paused`` when the
+            runtime closed (it has not ended then).
         reason: the finish word, the limit's name, or the error's code.
     """
 

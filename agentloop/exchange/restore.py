@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 from ..errors import AgentLoopError, RestoreError
+from ..messages import ModelRequest, require_model_reply, require_model_request, require_tool_feedback
 from .encoding import origin_digest
 from .facts import (
     ConversationBranched,
@@ -72,6 +73,8 @@ def _fault(state: State, fact: Fact) -> str:
     turn = state.turn(fact.run_id)
     if turn.closed is not None:
         return "expected nothing after the end of the run"
+    if turn.ended is not None and turn.ended.outcome == "replied" and type(fact) is not ReplyTaken:
+        return "expected the reply of the attempt that ended with one"
     if type(fact) is SendStarted:
         return _send_fault(state, turn, fact)
     if type(fact) is SendEnded:
@@ -82,7 +85,8 @@ def _fault(state: State, fact: Fact) -> str:
         return _slot_fault(turn, fact)
     if type(fact) is RerunAllowed:
         slot = _slot(turn, fact)
-        return "" if slot is not None and slot.state == "unknown" else "expected a call whose outcome is unknown"
+        unknown = slot is not None and slot.state == "unknown" and slot.feedback is None
+        return "" if unknown else "expected a call whose outcome is unknown"
     if type(fact) is RunClosed:
         ended = not turn.sends and len(turn.exchanges) == len(turn.entries)
         return "" if ended else "expected every send ended and every call answered"
@@ -112,6 +116,7 @@ def _origin_fault(state: State, fact: OriginOpened) -> str:
     fault = _opening_fault(state, fact)
     if fault:
         return fault
+    require_model_request(ModelRequest(messages=fact.messages, options=fact.options, tools=fact.tools))
     before = None if fact.continues is None else fact.continues.digest
     if origin_digest(fact.messages, fact.options, fact.tools, before) != fact.digest:
         return "expected the digest of its content"
@@ -125,14 +130,18 @@ def _send_fault(state: State, turn: Turn, fact: SendStarted) -> str:
         return "expected no other send under way, and every call answered"
     if fact.request != state.reference(turn):
         return "expected the request of all exchanges so far"
+    if turn.exchanges and not turn.exchanges[-1].feedback:
+        return "expected nothing to be asked after a final reply"
     return "" if fact.call_sequence == turn.model_calls + 1 else "expected the next number of a model call"
 
 
 def _reply_fault(turn: Turn, fact: ReplyTaken) -> str:
     if fact.origin_id != turn.opened.origin_id or fact.index != len(turn.entries):
         return "expected the next place in its own origin"
-    if fact.attempt_id not in turn.claims or any(entry.attempt_id == fact.attempt_id for entry in turn.entries):
-        return "expected an attempt of this run that brought no reply yet"
+    ended = turn.ended
+    if ended is None or ended.outcome != "replied" or ended.attempt_id != fact.attempt_id:
+        return "expected the attempt that ended with a reply just now"
+    require_model_reply(fact.reply)
     return ""
 
 
@@ -153,13 +162,13 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
     if fact.feedback is None:
         if fact.state in CLOSING:
             return f"expected feedback for a call that is {fact.state}"
-    elif fact.feedback.tool_call_id != slot.call.id:
+    elif require_tool_feedback(fact.feedback).tool_call_id != slot.call.id:
         return "expected the feedback of this call"
     if fact.state == "started":
         if fact.effect_id is None or fact.attempt != slot.attempt + 1:
             return "expected an execution with an id and the next number"
         if slot.effect_id not in (None, fact.effect_id) or (slot.effect_id is None and fact.effect_id in turn.claims):
             return "expected an execution id of this call alone"
-    elif slot.state == "started" and fact.effect_id != slot.effect_id:
-        return "expected the answer of the execution that was started"
+    elif (fact.effect_id, fact.attempt) != (slot.effect_id, slot.attempt):
+        return "expected the execution that was started, or none where none was"
     return ""

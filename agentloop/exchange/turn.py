@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
-from .facts import ExchangeRef, OriginOpened, RunClosed, RunRedacted, SendStarted
+from .facts import ExchangeRef, OriginOpened, RunClosed, RunRedacted, SendEnded, SendStarted
 from .history import History
 from .slots import SlotState
 
@@ -72,6 +72,7 @@ class Turn:
         size: bytes of this turn: origin, replies and feedback.
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
+        ended: the end of the newest attempt, until its reply is taken in or the next one starts.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
         redacted: what is left of a run whose texts were removed; it has no entries then.
     """
@@ -81,6 +82,7 @@ class Turn:
         "claims",
         "closed",
         "digests",
+        "ended",
         "entries",
         "equal_calls",
         "exchanges",
@@ -104,6 +106,7 @@ class Turn:
         self.digests = [opened.digest]
         self.claims: set[str] = set()
         self.sends: dict[str, SendStarted] = {}
+        self.ended: SendEnded | None = None
         self.unknown_sends: list[str] = []
         self.model_calls = 0
         self.tool_calls = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from ..effects import Rejected, Scope, answer_call, send, settle, skip_calls
+from ..effects import Rejected, Scope, answer_call, measure, send, settle, skip_calls
 from ..errors import AgentLoopError, BudgetError, NotOwnerError, RunPaused, UnsettledError
 from ..events import RunEnded, RunStarted
 from ..exchange import RunOutcome
@@ -27,6 +27,8 @@ async def advance(scope: Scope) -> Phase:
     phase = phase_of(turn)
     if phase is Phase.ENDED:
         return phase
+    if phase is Phase.ANSWERING and not scope.sent_bytes:
+        measure(scope)  # of a request that an earlier owner sent
     action = step(
         turn,
         scope.ledger,
@@ -44,8 +46,7 @@ async def advance(scope: Scope) -> Phase:
         await skip_calls(scope, action.exchange, action.positions, code=action.code, text=action.text)
         return follow(phase, Signal.ANSWERED_ALL)
     if type(action) is Wait:
-        at = len(turn.entries) - 1
-        raise UnsettledError(scope.run_id, action.sends, tuple(f"{at}.{p}" for p in action.calls))
+        raise _unsettled(scope.run_id, len(turn.entries) - 1, action)
     assert type(action) is Close
     await close(scope, action.outcome, action.reason)
     return follow(phase, Signal.CLOSED)
@@ -55,7 +56,8 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
     """Advance until the run is closed.
 
     However it ends, every call of every stored reply has feedback afterwards and the run has its
-    `RunClosed` fact (unless the store itself has stopped), so the conversation can go on.
+    `RunClosed` fact, so the conversation can go on; unless the store itself has stopped, another
+    owner took the run over, or it waits to be settled or resumed.
 
     Args:
         cancelled: it was cancelled before it began; record that and do nothing else.
@@ -64,6 +66,8 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         StreamRefused, ProviderError, ToolCrashed, PersistenceError, ConflictError: what ended the
             run (outcome ``failed``).
         UnsettledError: an effect of an earlier owner must be settled first; the run has not ended.
+        RunPaused: the scope said so; the run has not ended.
+        NotOwnerError: another owner took the run over; it goes on there.
         asyncio.CancelledError: it was cancelled (outcome ``cancelled``).
     """
     opened = scope.turn.opened
@@ -81,33 +85,38 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         if cancelled:
             raise asyncio.CancelledError
         async with clock:
-            while await advance(scope) is not Phase.ENDED:
-                if scope.paused():
-                    raise RunPaused(scope.run_id)
+            while not scope.paused():
+                if await advance(scope) is Phase.ENDED:
+                    return
                 if me.cancelling() > requests:  # whoever was waited for kept the cancel to itself
                     raise asyncio.CancelledError
+        raise RunPaused(scope.run_id)
     except TimeoutError as error:
         if not clock.expired():
             await _abort(scope, "failed", error)
             raise
+        _check_settled(scope)
         try:
             await _finish(scope, "limit_reached", "max_seconds", "the run reached its limit (max_seconds)")
         except AgentLoopError as fault:
             _tell_end(scope, "failed", fault.code)
             raise
-    except (UnsettledError, RunPaused) as error:  # it has not ended: it can be resumed
-        _tell_end(scope, error.code, error.code)
-        raise
-    except NotOwnerError as error:  # it goes on elsewhere
-        _tell_end(scope, "failed", error.code)
-        raise
     except asyncio.CancelledError:
+        if not scope.store.owns(scope.run_id):
+            _tell_end(scope, "failed", NotOwnerError.code)
+            raise NotOwnerError(f"run {scope.run_id!r}", "expected its owner, got one whose lease is gone") from None
         if scope.paused():  # its effect did not end in time
             _tell_end(scope, "paused", "paused")
             raise RunPaused(scope.run_id) from None
         await _abort(scope, "cancelled", None)
         raise
     except BaseException as error:
+        if isinstance(error, UnsettledError | RunPaused) and error.ref == scope.run_id:  # it can be resumed
+            _tell_end(scope, error.code, error.code)
+            raise
+        if isinstance(error, NotOwnerError) and not scope.store.owns(scope.run_id):  # it goes on elsewhere
+            _tell_end(scope, "failed", error.code)
+            raise
         await _abort(scope, "failed" if isinstance(error, Exception) else "cancelled", error)
         raise
 
@@ -146,11 +155,33 @@ def _open(scope: Scope) -> tuple[int, ...]:
     return () if last is None else tuple(p for p, slot in enumerate(last.slots) if slot.state == "open")
 
 
+def _unsettled(run_id: str, exchange: int, wait: Wait) -> UnsettledError:
+    return UnsettledError(run_id, wait.sends, tuple(f"{exchange}.{position}" for position in wait.calls))
+
+
+def _waiting(scope: Scope) -> Wait | None:
+    """What keeps the run from being closed, since nobody can say what became of it."""
+    last = scope.turn.last
+    slots = enumerate(() if last is None else last.slots)
+    calls = tuple(position for position, slot in slots if slot.state == "unknown" and slot.feedback is None)
+    return Wait(tuple(scope.turn.sends), calls) if scope.turn.sends or calls else None
+
+
+def _check_settled(scope: Scope) -> None:
+    wait = _waiting(scope)
+    if wait is not None:
+        _tell_end(scope, UnsettledError.code, UnsettledError.code)
+        raise _unsettled(scope.run_id, len(scope.turn.entries) - 1, wait)
+
+
 async def _abort(scope: Scope, outcome: RunOutcome, error: BaseException | None) -> None:
     code = error.code if isinstance(error, AgentLoopError) else type(error).__name__
     reason = "cancelled" if outcome == "cancelled" else code
     if scope.store.fault is not None or scope.turn.closed is not None:
         _tell_end(scope, outcome, reason)
+        return
+    if _waiting(scope) is not None:
+        _tell_end(scope, UnsettledError.code, reason)
         return
     words = "the run was cancelled" if outcome == "cancelled" else "the run ended with an error"
     try:

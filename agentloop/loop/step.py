@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Final
 
 from ..effects import Ledger
-from ..exchange import Entry, RunOutcome, Turn
+from ..exchange import Entry, RunOutcome, Slot, Turn
 from ..limits import LoopLimits
 from .states import Phase
 
@@ -63,6 +64,29 @@ Action = Ask | Answer | Skip | Close | Wait
 
 _WIRE_FRAME = 64
 
+_LIMITS: Final = frozenset(
+    {
+        "collection_bytes",
+        "max_equal_calls",
+        "max_model_calls",
+        "max_request_bytes",
+        "max_seconds",
+        "max_tokens",
+        "max_tool_calls",
+        "max_wire_request_bytes",
+        "request_bytes",
+    }
+)
+"""Codes of a skipped call that stand for a limit."""
+
+_CRASHES: Final = frozenset({"invalid_tool_result", "tool_crashed"})
+
+_ENDED: Final[dict[RunOutcome, str]] = {
+    "cancelled": "the run was cancelled",
+    "failed": "the run ended with an error",
+    "limit_reached": "the run reached its limit ({})",
+}
+
 _REPLY_CODES = {"refused": "reply_refused", "incomplete": "reply_incomplete"}
 
 
@@ -93,13 +117,19 @@ def step(
         repeatable: names of tools that are declared idempotent.
 
     An effect that an earlier owner began and nobody has answered is settled before anything else:
-    an idempotent tool, or one the host allowed once more, runs again; the rest waits. A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
+    an idempotent tool, or one the host allowed once more, runs again; the rest waits. An end that
+    an earlier owner began to record is recorded to the end: an attempt that failed is not made
+    again, and nothing runs after a tool that crashed (R142).
+
+    A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
     answer unread skips the calls of the reply, so no effect is made in vain. What a reply's words
     say of its end decides nothing about its calls: ``stop`` with calls runs them.
     """
     last = turn.last
     if turn.sends:
         return Wait(tuple(turn.sends), ())
+    if turn.ended is not None and turn.ended.author is None and turn.ended.code != "paused":
+        return _end(turn.ended.code or "abandoned")
     if last is None:
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
@@ -114,17 +144,30 @@ def step(
         return Close(kind, last.reply.termination.reason)
     if not last.slots:
         return Close("completed", last.reply.termination.reason)
-    skipped = next((slot.code for slot in last.slots if slot.state == "skipped"), None)
+    ending = next((code for slot in last.slots if (code := _ending_of(slot)) is not None), None)
     if not open_calls:
-        return _ask_or_close(ledger, limits, elapsed) if skipped is None else Close("limit_reached", skipped)
-    if skipped is not None:  # an owner ended half way through
-        return Skip(at, open_calls, skipped, f"the run reached its limit ({skipped})")
+        return _ask_or_close(ledger, limits, elapsed) if ending is None else _end(ending)
+    if ending is not None:  # an owner ended half way through
+        return Skip(at, open_calls, ending, _ENDED[_end(ending).outcome].format(ending))
     limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed)
     if limit is None:
         limit = _limit_of_wire(last, len(open_calls), limits, sent_bytes, max_request_bytes)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
     return Answer(at, open_calls[0])
+
+
+def _ending_of(slot: Slot) -> str | None:
+    """The code under which an owner began to end the run at this call, None where it did not."""
+    if slot.state == "skipped":
+        return slot.code
+    return "tool_crashed" if slot.state == "unknown" and slot.code in _CRASHES else None
+
+
+def _end(code: str) -> Close:
+    if code in _LIMITS:
+        return Close("limit_reached", code)
+    return Close("cancelled" if code == "cancelled" else "failed", code)
 
 
 def _again_or_wait(

@@ -3,6 +3,7 @@
 from .backend import Backend, ConversationRow, Lease, RunRow
 from .choose import backend_for
 from .conversing import ConversationStore
+from .gate import Gate
 from .memory import MemoryBackend
 from .snapshot import read_snapshot, write_snapshot
 from .store import Step, Store
@@ -11,6 +12,7 @@ __all__ = [
     "Backend",
     "ConversationRow",
     "ConversationStore",
+    "Gate",
     "Lease",
     "MemoryBackend",
     "RunRow",

@@ -7,6 +7,8 @@ import os
 from ..errors import InputError
 from .backend import Backend
 from .memory import MemoryBackend
+from .postgres import PostgresBackend
+from .sqlite import SQLiteBackend
 
 __all__ = ["backend_for"]
 
@@ -23,7 +25,13 @@ def backend_for(store: object) -> Backend:
     """
     if store is None:
         return MemoryBackend()
-    if all(callable(getattr(store, name, None)) for name in ("append", "load_run", "acquire", "close")):
+    if isinstance(store, (str, os.PathLike)):
+        where = os.fspath(store)
+        if isinstance(where, str) and where.startswith(_POSTGRES):
+            return PostgresBackend(where)
+        if isinstance(where, str) and where and "://" not in where:
+            return SQLiteBackend(where)
+    elif not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in ("append", "load_run", "acquire", "close")):
         return store  # type: ignore[return-value]
     kind = "another URL" if isinstance(store, str) and store else type(store).__name__
     raise InputError(f"store: expected None, a path, a postgresql:// URL or a Backend, got {kind}")
