@@ -54,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
     elif args.html == "-":
         sys.stdout.write(page(view))
     elif args.html:
-        Path(args.html).write_text(page(view), encoding="utf-8", newline="\n")
+        try:
+            Path(args.html).write_text(page(view), encoding="utf-8", newline="\n")
+        except OSError as error:
+            print(f"agentloop inspect: --html: {error.strerror}: {clean(args.html)}", file=sys.stderr)
+            return 1
     else:
         screen = Screen(sys.stdout)
         lines = timeline_lines(view.runs[0], screen.style) if args.ref is not None else store_lines(view, screen.style)

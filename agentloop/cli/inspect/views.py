@@ -20,6 +20,7 @@ __all__ = [
     "ReplyView",
     "RunView",
     "StoreView",
+    "View",
 ]
 
 

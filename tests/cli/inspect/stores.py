@@ -1,0 +1,72 @@
+"""A store for tests of the command: every state a run can be seen in, and texts that try to get out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import agentloop as al
+from agentloop.exchange import Fact
+from agentloop.messages import SystemMessage, Text, Usage, UserMessage
+from agentloop.persistence.sqlite import SQLiteBackend
+from agentloop.testing import ScriptedProvider
+from agentloop.testing import call as asked
+from agentloop.testing import reply as scripted
+from tests.exchange.desk import Desk
+from tests.messages.values import call, reply
+
+__all__ = ["HOSTILE", "fill", "left_behind"]
+
+HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'single' \x1b[31m\u202e\0"
+
+
+@al.tool
+async def note(text: str) -> str:
+    """Note something down."""
+    if text == "no":
+        raise al.ToolFailed("not that")
+    return f"noted {text}"
+
+
+async def fill(path: Path) -> dict[str, str]:
+    """Fill a SQLite store; ids of the runs by what they are."""
+    agent = al.Agent(name="clerk", instructions="Be brief.", tools=[note])
+    script = [
+        scripted("On it.", calls=[asked("note", text="x"), asked("note", text="no"), asked("gone")]),
+        scripted("All noted.", usage=Usage(input_tokens=1200, output_tokens=34, total_tokens=1234)),
+        scripted("A side."),
+        al.ConnectionFailed("no"),
+        scripted(HOSTILE),
+        scripted("secret"),
+    ]
+    runs = {}
+    async with al.Runtime(ScriptedProvider(script), store=SQLiteBackend(path)) as host:
+        runs["done"] = (await host.run(agent, "Note this.", conversation="talk")).ref
+        first, _ = await host.exchanges("talk")
+        await host.branch("talk", first, "aside")
+        runs["branched"] = (await host.run(agent, "And that.", conversation="aside")).ref
+        try:
+            await host.run(agent, "Fail.", run_id="failing")
+        except al.ConnectionFailed:
+            runs["failed"] = "failing"
+        runs["hostile"] = (await host.run(al.Agent(name="clerk"), HOSTILE, conversation=HOSTILE)).ref
+        runs["redacted"] = (await host.run(agent, "secret", run_id="hidden")).ref
+        await host.redact("hidden", author="Ada")
+    backend = SQLiteBackend(path)
+    await backend.open()
+    for facts in left_behind():
+        await backend.append(facts)
+    await backend.close()
+    return runs
+
+
+def left_behind() -> Iterator[list[Fact]]:
+    """Runs of a process that died: one in a send, one in a tool."""
+    desk = Desk()
+    desk.send(desk.open("sending", SystemMessage(content="s"), UserMessage(content="hi")), "attempt-s")
+    yield desk.facts
+    desk = Desk()
+    turn = desk.open("calling", conversation="left")
+    desk.take(turn, reply(Text(text="wait"), call("a", name="pay", arguments='{"n": -0}'), word="tool_calls"))
+    desk.start(turn, 0, 0)
+    yield desk.facts
