@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import agentloop as al
-from agentloop.exchange import Book, Fact, ReplyTaken, SendStarted, SlotMoved
+from agentloop.exchange import Fact, ReplyTaken, SendStarted, SlotMoved
 from agentloop.messages import ModelExchange
-from agentloop.persistence import Backend, MemoryBackend, Store
+from agentloop.persistence import Backend, MemoryBackend
 from agentloop.wire.encode import encode_request
 from agentloop.wire.history import decode_messages
 from agentloop.wire.presets import dialect
@@ -170,10 +170,10 @@ class SlowBackend(MemoryBackend):
         self.log: list[str] = []
         self.hook = hook
 
-    async def append(self, facts: Sequence[Fact]) -> None:
+    async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
         try:
             await asyncio.sleep(0)
-            await super().append(facts)
+            await super().append(facts, token=token, after=after)
             if self.hook is not None:
                 await self.hook(facts)
             await asyncio.sleep(0)
@@ -190,8 +190,5 @@ class SlowBackend(MemoryBackend):
 @asynccontextmanager
 async def on_backend(backend: Backend | None, provider: al.Provider, **options: Any) -> AsyncIterator[al.Runtime]:
     """A runtime over a medium of the test's own; None is the runtime's own memory."""
-    runtime = al.Runtime(provider, **options)
-    if backend is not None:
-        runtime._store = Store(backend, Book(runtime._mint, limits=options.get("limits")))
-    async with runtime:
+    async with al.Runtime(provider, store=backend, **options) as runtime:
         yield runtime

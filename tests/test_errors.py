@@ -31,6 +31,7 @@ from agentloop.errors import (
     ProviderError,
     RestoreError,
     RunCancelled,
+    RunPaused,
     SendTimeout,
     StaleHeadError,
     StreamRefused,
@@ -38,6 +39,7 @@ from agentloop.errors import (
     ToolDefinitionError,
     ToolFailed,
     ToolResultError,
+    UnsettledError,
 )
 
 # One example of each class, what it says, its code, and whether its effect may have happened.
@@ -119,6 +121,13 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         False,
     ),
     (RunCancelled("r1"), "run 'r1' was cancelled", "cancelled", False),
+    (RunPaused("r1"), "run 'r1' is unfinished: the runtime closed; resume it", "paused", False),
+    (
+        UnsettledError("r1", ("t1",), ("0.2",)),
+        "run 'r1' waits to be settled: send 't1', call 0.2",
+        "unsettled",
+        True,
+    ),
     (ToolFailed("no such note"), "no such note", "tool_failed", False),
     (
         ToolCrashed("read", "c1", "e1", "KeyError"),

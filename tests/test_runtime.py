@@ -576,7 +576,7 @@ async def test_a_run_cannot_close_the_runtime_it_is_part_of() -> None:
 async def test_closing_waits_for_threads_and_says_how_many_are_left(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentloop.runtime._CLOSE_SECONDS", 0.02)
+    monkeypatch.setattr("agentloop.runtime.CLOSE_SECONDS", 0.02)
     begun, release = threading.Event(), threading.Event()
 
     @al.tool
@@ -597,7 +597,7 @@ async def test_closing_waits_for_threads_and_says_how_many_are_left(
 
 
 async def test_closing_does_not_wait_forever_for_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentloop.runtime._CLOSE_SECONDS", 0.02)
+    monkeypatch.setattr("agentloop.runtime.CLOSE_SECONDS", 0.02)
     stuck = RecordingSink(gate=asyncio.Event())
     async with al.Runtime(ScriptedProvider([reply("hi")]), observers=[stuck]) as runtime:
         assert (await runtime.run(AGENT, "go")).text == "hi"
@@ -673,7 +673,7 @@ async def test_an_option_that_does_not_exist_is_refused() -> None:
     ("fields", "message"),
     [
         ({"provider": "https://example.com"}, "Runtime.provider: expected a Provider, got str"),
-        ({"store": 7}, "Runtime.store: expected .*, got int"),
+        ({"store": 7}, "store: expected None, a path, a postgresql:// URL or a Backend, got int"),
         ({"limits": al.LoopLimits()}, "Runtime.limits: expected BookLimits, got LoopLimits"),
         ({"observers": [print]}, r"Runtime.observers\[0\]: expected an object with an async observe"),
     ],

@@ -260,9 +260,9 @@ async def test_the_work_of_a_turn_does_not_grow_with_the_turns_before_it(shape: 
     batches: list[int] = []
 
     class Backend(MemoryBackend):
-        async def append(self, facts: Sequence[Fact]) -> None:
+        async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
             batches.append(len(facts))
-            await super().append(facts)
+            await super().append(facts, token=token, after=after)
 
     if shape == "turns":
         provider = CountingProvider([item for at in range(count) for item in (rounds[at], reply(f"{at:02}"))])

@@ -230,11 +230,11 @@ class Breaking(SlowBackend):
         super().__init__()
         self.at = at
 
-    async def append(self, facts: Sequence[Fact]) -> None:
+    async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
         self.at -= 1
         if self.at == 0:
             raise OSError("disk full")
-        await super().append(facts)
+        await super().append(facts, token=token, after=after)
 
 
 @pytest.mark.parametrize("at", range(1, 10))

@@ -61,7 +61,8 @@ class Stage:
                 input_digest=None,
                 agent="a",
                 at_ms=1,
-            )
+            ),
+            run_id="r",
         )
         now_ms = self.clock.now_ms
         parts: dict[str, Any] = {

@@ -112,10 +112,10 @@ async def test_a_commit_says_whether_a_cancel_was_held_back(slow: bool) -> None:
 
 async def test_a_commit_that_is_refused_adds_nothing_and_one_that_fails_stops_the_store() -> None:
     class Failing(SlowBackend):
-        async def append(self, facts: Sequence[Fact]) -> None:
+        async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
             if self.log:
                 raise OSError("disk full")
-            await super().append(facts)
+            await super().append(facts, token=token, after=after)
 
     stage = Stage(backend=Failing())
     scope = await stage.open()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentloop.errors import ConflictError, LostError, PersistenceError, StaleHeadError
+from agentloop.errors import ConflictError, LostError, NotOwnerError, PersistenceError, StaleHeadError
 from agentloop.exchange import Book, Fact, OriginOpened
 from agentloop.persistence import MemoryBackend, Store
 from tests.exchange.desk import Desk, asking, picture
@@ -28,9 +28,9 @@ class Medium(MemoryBackend):
         self.before: Callable[[], Awaitable[None] | None] = lambda: None
         self.after: Callable[[], Awaitable[None] | None] = lambda: None
 
-    async def append(self, facts: Sequence[Fact]) -> None:
+    async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
         self.log.append("append")
-        await self._around(super().append(facts))
+        await self._around(super().append(facts, token=token, after=after))
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         self.log.append("forget")
@@ -67,7 +67,7 @@ async def test_a_fact_is_on_the_medium_before_anyone_sees_it() -> None:
     seen: list[tuple[str, bool]] = []
     medium.before = lambda: seen.append(("before", store.book.has_run("r1")))
     medium.after = lambda: seen.append(("after", store.book.has_run("r1")))
-    facts = await store.commit(opens(desk))
+    facts = await store.commit(opens(desk), run_id="r1")
     assert seen == [("before", False), ("after", False)]
     assert store.book.has_run("r1")
     assert await medium.load() == list(facts)
@@ -77,21 +77,21 @@ async def test_a_fact_is_on_the_medium_before_anyone_sees_it() -> None:
 async def test_a_step_that_only_confirms_writes_nothing() -> None:
     """(R82)"""
     store, medium, desk = made()
-    await store.commit(opens(desk))
-    assert await store.commit(opens(desk, origin="another")) == ()
+    await store.commit(opens(desk), run_id="r1")
+    assert await store.commit(opens(desk, origin="another"), run_id="r1") == ()
     assert medium.log == ["append"]
 
 
 async def test_a_refused_step_changes_nothing_and_the_store_goes_on() -> None:
     """(R83)"""
     store, medium, desk = made()
-    await store.commit(opens(desk))
+    await store.commit(opens(desk), run_id="r1")
     before = picture(store.book)
     with pytest.raises(ConflictError):
-        await store.commit(opens(desk, asked="other"))
+        await store.commit(opens(desk, asked="other"), run_id="r1")
     assert picture(store.book) == before
     assert (medium.log, store.fault) == (["append"], None)
-    await store.commit(opens(desk, "r2"))
+    await store.commit(opens(desk, "r2"), run_id="r2")
 
 
 def failing(error: BaseException) -> Callable[[], None]:
@@ -102,51 +102,66 @@ def failing(error: BaseException) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("error", [OSError("disk full"), ConflictError("row", "taken"), ValueError(), TimeoutError()])
+@pytest.mark.parametrize("error", [OSError("disk full"), LookupError(), ValueError(), TimeoutError()])
 async def test_a_medium_that_fails_stops_the_store(error: Exception, when: str) -> None:
     """Whether the batch was written or not: nothing is installed and nothing more is written."""
     store, medium, desk = made()
-    await store.commit(opens(desk))
+    await store.commit(opens(desk), run_id="r1")
     before = picture(store.book)
     setattr(medium, when, failing(error))
     with pytest.raises(PersistenceError, match="appending 1 facts ended with") as caught:
-        await store.commit(opens(desk, "r2"))
+        await store.commit(opens(desk, "r2"), run_id="r2")
     assert caught.value.__cause__ is error
     assert caught.value.may_have_been_processed
     assert "disk full" not in str(caught.value)
     assert picture(store.book) == before
     assert store.fault == f"appending 1 facts ended with {type(error).__name__}"
     setattr(medium, when, lambda: None)
-    for step in (opens(desk, "r2"), opens(desk, "r3"), opens(desk)):
+    for run in ("r2", "r3", "r1"):
         with pytest.raises(PersistenceError, match="reload the store"):
-            await store.commit(step)
+            await store.commit(opens(desk, run), run_id=run)
     with pytest.raises(PersistenceError, match="reload the store"):
         await store.forget(["r1"])
     assert medium.log == ["append", "append"]
 
 
+@pytest.mark.parametrize("error", [ConflictError("run 'r2'", "taken"), NotOwnerError("run 'r2'", "another's")])
+async def test_a_batch_that_a_medium_refuses_changes_nothing_and_the_store_goes_on(error: ConflictError) -> None:
+    """(R83)"""
+    store, medium, desk = made()
+    await store.commit(opens(desk), run_id="r1")
+    before = picture(store.book)
+    medium.before = failing(error)
+    with pytest.raises(ConflictError) as caught:
+        await store.commit(opens(desk, "r2"), run_id="r2")
+    assert caught.value is error
+    assert (picture(store.book), store.fault) == (before, None)
+    medium.before = lambda: None
+    await store.commit(opens(desk, "r2"), run_id="r2")
+
+
 async def test_a_medium_whose_append_is_not_async_stops_the_store() -> None:
     class Plain(MemoryBackend):
-        def append(self, facts: Sequence[Fact]) -> None:  # type: ignore[override]
+        def append(self, facts: Sequence[Fact], **_: Any) -> None:  # type: ignore[override]
             return
 
     desk = Desk()
     store = Store(Plain(), desk.book)  # type: ignore[arg-type]
     with pytest.raises(PersistenceError, match="TypeError"):
-        await store.commit(opens(desk))
+        await store.commit(opens(desk), run_id="r1")
     assert store.fault is not None
     assert not store.book.has_run("r1")
 
 
 async def test_a_medium_that_raises_before_it_awaits_stops_the_store() -> None:
     class Plain(MemoryBackend):
-        def append(self, facts: Sequence[Fact]) -> Any:
+        def append(self, facts: Sequence[Fact], **_: Any) -> Any:
             raise OSError
 
     desk = Desk()
     store = Store(Plain(), desk.book)
     with pytest.raises(PersistenceError, match="OSError"):
-        await store.commit(opens(desk))
+        await store.commit(opens(desk), run_id="r1")
     assert store.fault is not None
 
 
@@ -155,7 +170,7 @@ async def test_its_own_error_of_a_medium_is_passed_on() -> None:
     error = PersistenceError("the medium says so")
     medium.before = failing(error)
     with pytest.raises(PersistenceError) as caught:
-        await store.commit(opens(desk))
+        await store.commit(opens(desk), run_id="r1")
     assert caught.value is error
     assert store.fault is not None
 
@@ -170,7 +185,7 @@ async def test_a_write_that_is_cancelled_stops_the_store() -> None:
         await never.wait()
 
     medium.before = block
-    task = asyncio.create_task(store.commit(opens(desk)))
+    task = asyncio.create_task(store.commit(opens(desk), run_id="r1"))
     await writing.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -178,7 +193,7 @@ async def test_a_write_that_is_cancelled_stops_the_store() -> None:
     assert store.fault == "appending 1 facts ended with CancelledError"
     assert not store.book.has_run("r1")
     with pytest.raises(PersistenceError):
-        await store.commit(opens(desk))
+        await store.commit(opens(desk), run_id="r1")
 
 
 async def test_a_cancel_while_waiting_for_ones_turn_harms_nothing() -> None:
@@ -190,18 +205,18 @@ async def test_a_cancel_while_waiting_for_ones_turn_harms_nothing() -> None:
         await go.wait()
 
     medium.before = block
-    first = asyncio.create_task(store.commit(opens(desk)))
+    first = asyncio.create_task(store.commit(opens(desk), run_id="r1"))
     await writing.wait()
-    second = asyncio.create_task(store.commit(opens(desk, "r2")))
+    looked: list[Book] = []
+    second = asyncio.create_task(store.commit(lambda book: looked.append(book) or (), run_id="r1"))
     await asyncio.sleep(0)
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
     go.set()
     await first
-    assert (store.fault, medium.log) == (None, ["append"])
+    assert (store.fault, medium.log, looked) == (None, ["append"], [])
     assert store.book.has_run("r1")
-    assert not store.book.has_run("r2")
 
 
 async def test_steps_are_checked_against_what_is_installed_and_never_at_once() -> None:
@@ -218,22 +233,46 @@ async def test_steps_are_checked_against_what_is_installed_and_never_at_once() -
 
     medium.before = turn
     outcomes = await asyncio.gather(
-        *(store.commit(opens(desk, f"r{at}", conversation="c")) for at in range(5)), return_exceptions=True
+        *(
+            store.open_run(opens(desk, f"r{at}", conversation="c"), run_id=f"r{at}", conversation="c")
+            for at in range(5)
+        ),
+        return_exceptions=True,
     )
     assert highest == 1
-    assert [type(outcome) for outcome in outcomes] == [tuple, *[StaleHeadError] * 4]
+    assert [type(outcome) for outcome in outcomes] == [bool, *[StaleHeadError] * 4]
     assert store.book.has_run("r0")
     assert medium.log == ["append"]
 
 
+async def test_runs_that_have_nothing_to_do_with_each_other_are_written_at_once() -> None:
+    store, medium, desk = made()
+    writing, go = asyncio.Event(), asyncio.Event()
+
+    async def block() -> None:
+        writing.set()
+        await go.wait()
+
+    medium.before = block
+    first = asyncio.create_task(store.open_run(opens(desk), run_id="r1", conversation=None))
+    await writing.wait()
+    medium.before = lambda: None
+    assert await store.open_run(opens(desk, "r2", conversation="c"), run_id="r2", conversation="c")
+    assert (store.book.has_run("r1"), store.book.has_run("r2")) == (False, True)
+    go.set()
+    assert await first
+
+
 async def test_a_reply_is_installed_with_its_attempts_end_in_one_batch() -> None:
     store, medium, desk = made()
-    await store.commit(opens(desk))
+    await store.commit(opens(desk), run_id="r1")
     turn = store.book.turn("r1")
-    await store.commit(lambda book: book.begin_send(book.reference(turn), attempt_id="a1", model="m", at_ms=1))
+    await store.commit(
+        lambda book: book.begin_send(book.reference(turn), attempt_id="a1", model="m", at_ms=1), run_id="r1"
+    )
     medium.before = failing(OSError())
     with pytest.raises(PersistenceError, match="appending 2 facts"):
-        await store.commit(lambda book: book.intake(desk.receipt(turn, "a1"), reply()))
+        await store.commit(lambda book: book.intake(desk.receipt(turn, "a1"), reply()), run_id="r1")
     assert (list(turn.sends), turn.entries) == (["a1"], [])
 
 
@@ -241,9 +280,9 @@ async def test_a_reply_is_installed_with_its_attempts_end_in_one_batch() -> None
 
 
 async def closed_run(store: Store, desk: Desk, run: str = "r1") -> None:
-    await store.commit(opens(desk, run))
+    await store.commit(opens(desk, run), run_id=run)
     turn = store.book.turn(run)
-    await store.commit(lambda book: book.close_run(turn, outcome="failed", reason="x", at_ms=1))
+    await store.commit(lambda book: book.close_run(turn, outcome="failed", reason="x", at_ms=1), run_id=run)
 
 
 async def test_forgetting_makes_room_on_the_medium_and_in_the_book() -> None:
@@ -254,13 +293,13 @@ async def test_forgetting_makes_room_on_the_medium_and_in_the_book() -> None:
     await store.forget(["r1"])
     assert {fact.run_id for fact in await medium.load()} == {"r2"}
     assert (store.book.has_run("r1"), store.book.has_run("r2")) == (False, True)
-    await store.commit(opens(desk, "r1"))
+    await store.commit(opens(desk, "r1"), run_id="r1")
 
 
 async def test_what_must_be_kept_is_dropped_nowhere() -> None:
     store, medium, desk = made()
     await closed_run(store, desk, "r1")
-    await store.commit(opens(desk, "r2"))
+    await store.commit(opens(desk, "r2"), run_id="r2")
     before = picture(store.book), await medium.load()
     for runs, kind in [(["r1", "r2"], ConflictError), (["r1", "r9"], LostError)]:
         with pytest.raises(kind):
@@ -277,7 +316,7 @@ async def test_a_medium_that_cannot_forget_stops_the_store_and_the_book_keeps_it
         await store.forget(["r1"])
     assert store.book.has_run("r1")
     with pytest.raises(PersistenceError):
-        await store.commit(opens(desk, "r2"))
+        await store.commit(opens(desk, "r2"), run_id="r2")
 
 
 # -- closing
@@ -289,7 +328,7 @@ async def test_a_closed_store_writes_nothing_and_still_reads() -> None:
     await store.close()
     await store.close()
     assert medium.log == ["append", "append", "close"]
-    for refused in (partial(store.commit, opens(desk, "r2")), partial(store.forget, ["r1"])):
+    for refused in (partial(store.commit, opens(desk, "r2"), run_id="r2"), partial(store.forget, ["r1"])):
         with pytest.raises(PersistenceError, match="the store is closed"):
             await refused()
     assert store.book.turn("r1").closed is not None
@@ -304,7 +343,7 @@ async def test_closing_waits_for_the_write_that_goes_on() -> None:
         await go.wait()
 
     medium.before = block
-    commit = asyncio.create_task(store.commit(opens(desk)))
+    commit = asyncio.create_task(store.commit(opens(desk), run_id="r1"))
     await writing.wait()
     closing = asyncio.create_task(store.close())
     await asyncio.sleep(0)
@@ -318,13 +357,15 @@ async def test_closing_waits_for_the_write_that_goes_on() -> None:
 async def test_a_reader_never_sees_half_an_exchange() -> None:
     """(R13)"""
     store, medium, desk = made()
-    await store.commit(opens(desk))
+    await store.commit(opens(desk), run_id="r1")
     turn = store.book.turn("r1")
     lengths: list[int] = []
     medium.after = lambda: lengths.append(len(turn.exchanges))
-    await store.commit(lambda book: book.begin_send(book.reference(turn), attempt_id="a", model="m", at_ms=1))
-    await store.commit(lambda book: book.intake(desk.receipt(turn, "a"), asking("x")))
+    await store.commit(
+        lambda book: book.begin_send(book.reference(turn), attempt_id="a", model="m", at_ms=1), run_id="r1"
+    )
+    await store.commit(lambda book: book.intake(desk.receipt(turn, "a"), asking("x")), run_id="r1")
     given = desk.feedback(turn, 0, 0)
-    await store.commit(lambda book: book.complete(turn, 0, 0, state="skipped", feedback=given, code="x"))
+    await store.commit(lambda book: book.complete(turn, 0, 0, state="skipped", feedback=given, code="x"), run_id="r1")
     assert lengths == [0, 0, 0]
     assert len(turn.exchanges) == 1
