@@ -8,9 +8,7 @@ from .schema import VERSION
 
 __all__ = ["PostgresReader"]
 
-_THERE = """
-    SELECT to_regclass(format('%I.schema_version', current_schema())) IS NOT NULL
-"""
+_THERE = "SELECT to_regclass('schema_version') IS NOT NULL"  # the search path is the schema alone
 
 
 class PostgresReader(PostgresBackend):
