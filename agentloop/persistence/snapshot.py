@@ -174,7 +174,8 @@ async def read_snapshot(backend: Backend, source: BinaryIO) -> SnapshotHeader:
     The checks are those of a restore (R86): origin digests, prefixes, order, sources, slots. No
     run is started and nothing is sent (R87); a run that had not ended waits to be resumed. The
     file is copied first, to memory or a temporary file, so that what is written is what was
-    checked. When the store fails in between, it keeps the runs written so far.
+    checked. When the store fails in between, it keeps the runs written so far. In memory are, while
+    it checks, the conversations; while it writes, one run.
 
     Raises:
         RestoreError: ``bad_snapshot`` or ``bad_record``; names the line. ``restore_version``:
