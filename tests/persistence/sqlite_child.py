@@ -26,7 +26,8 @@ def batches_of(name: str, count: int) -> list[list[tuple[Fact, ...]]]:
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    sys.stdout.write(" ".join(map(str, words)) + "\n")  # in one piece, since it may be killed at any moment
+    sys.stdout.flush()
 
 
 async def append(backend: SQLiteBackend, name: str, count: int) -> None:
