@@ -125,12 +125,12 @@ def struct_schema(tool: str, kind: Any) -> dict[str, Any]:
     they are closed, so an unknown member is refused instead of dropped (R54, R161).
 
     Raises:
-        ToolDefinitionError: ``bad_tool``: the type has no JSON Schema.
+        ToolDefinitionError: ``bad_tool``: a type has no JSON Schema; names the parameter.
     """
     try:
         (schema,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise ToolDefinitionError("bad_tool", tool, f"a parameter has a type without a JSON Schema: {error}") from error
+        raise _no_schema(tool, kind, error) from error
     for part in parts.values():
         if part.get("required") == []:
             del part["required"]  # draft-04 wants at least one name there
@@ -145,6 +145,17 @@ def struct_schema(tool: str, kind: Any) -> dict[str, Any]:
     root = dict(parts.pop(name))
     root.pop("title", None)
     return {**root, "$defs": parts} if parts else root
+
+
+def _no_schema(tool: str, kind: Any, error: Exception) -> ToolDefinitionError:
+    """The error for the first parameter that has no JSON Schema by itself."""
+    reason = str(error).splitlines()[-1]  # above it stands advice on hooks that a tool does not have
+    for field in msgspec.structs.fields(kind):
+        try:
+            msgspec.json.schema_components([field.type])
+        except (TypeError, ValueError, NotImplementedError):
+            return _bad(tool, field.encode_name, f"expected a type with a JSON Schema: {reason}")
+    return ToolDefinitionError("bad_tool", tool, f"expected parameters with a JSON Schema: {reason}")
 
 
 def _used(name: str, parts: Mapping[str, Any]) -> bool:
