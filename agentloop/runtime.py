@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -28,7 +28,7 @@ from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMess
 from .persistence import MemoryBackend, Store
 from .providers import Provider
 from .results import RunResult, result_of
-from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, Sink, wall_ms
+from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, Sink, require_observer, require_sink, wall_ms
 
 __all__ = ["Run", "RunInput", "RunOptions", "Runtime"]
 
@@ -209,10 +209,10 @@ class Runtime:
             raise InputError(f"Runtime.store: expected None (memory), got {type(store).__name__}")
         if limits is not None and type(limits) is not BookLimits:
             raise InputError(f"Runtime.limits: expected BookLimits, got {type(limits).__name__}")
+        if not isinstance(observers, Iterable):
+            raise InputError(f"Runtime.observers: expected a list of observers, got {type(observers).__name__}")
         for at, observer in enumerate(observers):
-            if not callable(getattr(observer, "observe", None)):
-                got = type(observer).__name__
-                raise InputError(f"Runtime.observers[{at}]: expected an object with an async observe(event), got {got}")
+            require_observer(f"Runtime.observers[{at}]", observer)
         self._provider = provider
         self._mint = ReceiptMint()
         self._store = Store(MemoryBackend(), Book(self._mint, limits=limits or BookLimits()))
@@ -319,6 +319,7 @@ class Runtime:
 
         Raises:
             LostError: no such run is kept. InputError: ``after`` is not an id of this run's events.
+            Otherwise as `result`, after the last event.
         """
         return self._live(ref).feed.follow(after=_sequence_of(ref, after))
 
@@ -372,6 +373,9 @@ class Runtime:
             raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
+        unknown = next(iter(options.keys() - RunOptions.__annotations__.keys()), None)
+        if unknown is not None:
+            raise TypeError(f"Runtime: expected the options {', '.join(RunOptions.__annotations__)}, got {unknown!r}")
         _check_options(**options)
         messages = _admitted(agent, input)
         opened = asyncio.get_running_loop().create_future()
@@ -483,8 +487,8 @@ def _check_options(
     for name, value in (("conversation", conversation), ("run_id", run_id)):
         if value is not None:
             _check_name(name, value)
-    if sink is not None and not callable(getattr(sink, "emit", None)):
-        raise InputError(f"sink: expected an object with an async emit(event), got {type(sink).__name__}")
+    if sink is not None:
+        require_sink("sink", sink)
     if type(reasoning) is not bool:
         raise InputError(f"reasoning: expected a bool, got {type(reasoning).__name__}")
 

@@ -116,6 +116,12 @@ class ChatCompletions:
             check_key(api_key)
         elif api_key is not None and not callable(api_key):
             raise InputError("ChatCompletions.api_key: expected a string, a function or None")
+        _require_kind("timeouts", timeouts, Timeouts)
+        _require_kind("trust_env", trust_env, bool)
+        if session is not None:
+            _require_kind("session", session, aiohttp.ClientSession)
+        if recorder is not None:
+            _require_kind("recorder", recorder, Recorder)
         self.base_url, self.model = str(base), model
         self.dialect = choose_dialect(dialect, base.host or "")
         self.timeouts = timeouts
@@ -317,3 +323,8 @@ class _Send:
             vendor_type=vendor.type if vendor else None,
             vendor_message=vendor.message if vendor else None,
         )
+
+
+def _require_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InputError(f"ChatCompletions.{field}: expected {kind.__name__}, got {type(value).__name__}")

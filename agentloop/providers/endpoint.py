@@ -100,6 +100,8 @@ def string_pairs(name: str, given: Mapping[str, str] | None) -> dict[str, str]:
     Raises:
         InputError: says the argument's ``name``, for a name or value that is no string.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(f"ChatCompletions.{name}: expected a mapping, got {type(given).__name__}")
     pairs = dict(given or {})
     for key, value in pairs.items():
         if type(key) is not str or type(value) is not str or not key:

@@ -159,6 +159,9 @@ class Recorder:
         folder: made when it does not exist.
         clock: monotonic seconds, for arrival times.
         now: the current time, for ``date``.
+
+    Raises:
+        InputError: ``folder`` is no path, or a file.
     """
 
     def __init__(
@@ -168,7 +171,11 @@ class Recorder:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        if not isinstance(folder, (str, Path)):
+            raise InputError(f"Recorder.folder: expected a path, got {type(folder).__name__}")
         self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():  # before a request is paid for
+            raise InputError(f"Recorder.folder: expected a folder, got the file {self.folder.name!r}")
         self.saved: list[Path] = []
         self._clock, self._now = clock, now
 

@@ -754,6 +754,11 @@ def test_a_base_url_that_is_not_one_is_refused_without_being_repeated(url: Any) 
         {"max_in_flight": 0},
         {"max_request_bytes": 0},
         {"max_response_bytes": True},
+        {"timeouts": 30},
+        {"session": 3},
+        {"trust_env": "yes"},
+        {"recorder": "recordings"},
+        {"headers": [("a", "b")]},
     ],
 )
 def test_arguments_are_checked_when_it_is_made(options: dict[str, Any]) -> None:

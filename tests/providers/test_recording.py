@@ -152,6 +152,14 @@ def test_a_file_is_never_replaced_and_numbers_go_on(tmp_path: Path) -> None:
     assert [(tmp_path / f"000{number}-m.sse").read_bytes() for number in (1, 2, 3)] == [b"1", b"2", b"3"]
 
 
+def test_a_folder_that_is_a_file_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"Recorder.folder: expected a folder, got the file 'notes.txt'"):
+        Recorder(tmp_path / "notes.txt")
+    with pytest.raises(InputError, match=r"Recorder.folder: expected a path, got int"):
+        Recorder(3)  # type: ignore[arg-type]
+
+
 def test_a_name_taken_by_a_sidecar_alone_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "0001-m.json").write_text("mine")
     recorder = Recorder(tmp_path)

@@ -85,6 +85,8 @@ def test_names_descriptions_and_policies_can_be_given() -> None:
     assert tool(policy=search.policy)(plain).policy is search.policy
     with pytest.raises(InputError, match="either policy= or"):
         tool(policy=search.policy, timeout=3)
+    with pytest.raises(InputError, match="expected policy= to be a ToolPolicy, got int"):
+        tool(policy=3)  # type: ignore[call-overload]
 
 
 def test_a_tool_without_parameters_takes_an_empty_object() -> None:
@@ -229,6 +231,14 @@ def nested(a: list[Missing]) -> None: ...  # type: ignore[name-defined]  # noqa:
 def two(c: ToolContext, d: ToolContext[int]) -> None: ...
 
 
+@bad("b", "expected a type with a JSON Schema: type <class 'complex'> is not supported")
+def no_schema(a: int, b: complex) -> None: ...
+
+
+@bad("b", "more than one array-like")
+def two_arrays(a: int, b: list[int] | list[str]) -> None: ...
+
+
 @pytest.mark.parametrize(("function", "parameter", "words"), BAD.values(), ids=BAD)
 def test_a_parameter_that_cannot_be_told_to_a_model_is_refused_by_name(
     function: Any, parameter: str, words: str
@@ -237,6 +247,7 @@ def test_a_parameter_that_cannot_be_told_to_a_model_is_refused_by_name(
     assert error.code == "bad_tool"
     assert f"parameter '{parameter}'" in error.rule
     assert words in error.rule
+    assert "\n" not in error.rule
 
 
 def test_an_unresolvable_return_annotation_does_not_matter() -> None:

@@ -95,6 +95,8 @@ def test_what_is_no_tool_is_refused() -> None:
     assert code_of(["a"]) == "bad_tool"
     with pytest.raises(InputError):
         ToolSet([], policy_version=1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"ToolSet.tools: expected a list of tools, got Tool"):
+        ToolSet(member("a"))  # type: ignore[arg-type]
 
 
 def test_a_set_is_fixed_once_it_is_made() -> None:
