@@ -436,5 +436,3 @@ def _rebuild(cls: type[AgentLoopError], args: tuple[Any, ...], state: dict[str, 
     error.args = args
     error.__dict__.update(state)
     return error
-
-
