@@ -129,6 +129,12 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         "tool_crashed",
         True,
     ),
+    (
+        ToolCrashed("read", "c1", "e1", "agentloop.errors.ToolResultError"),
+        "tool 'read' returned a value that cannot be a result in call 'c1'; see __cause__",
+        "tool_crashed",
+        True,
+    ),
 ]
 
 

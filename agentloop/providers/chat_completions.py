@@ -289,7 +289,8 @@ class _Send:
                     f"{code}: expected an answer within {seconds:g} s, got none", code=code, attempt_id=self._attempt_id
                 )
             else:
-                failure = translate_error(error, self._attempt_id)
+                url = self._owner._url
+                failure = translate_error(error, self._attempt_id, server=f"{url.host}:{url.port}")
         raise failure  # outside the handler: what the HTTP library raised may hold the request's headers
 
     async def _refuse(self, source: HTTPSource, started: float, secrets: tuple[str, ...]) -> NoReturn:

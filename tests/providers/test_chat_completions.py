@@ -340,8 +340,10 @@ def closed_port() -> int:
 
 
 async def test_a_refused_connection_is_known_not_to_have_been_processed(make: Make) -> None:
-    error = await failure(make(f"http://127.0.0.1:{closed_port()}/v1"))
+    port = closed_port()
+    error = await failure(make(f"http://127.0.0.1:{port}/v1"))
     assert type(error) is ConnectionFailed
+    assert str(error).startswith(f"expected a connection to 127.0.0.1:{port}, got none (")
     assert (error.code, error.may_have_been_processed) == ("connection_failed", False)
     assert isinstance(error.__cause__, OSError)
 
