@@ -424,8 +424,10 @@ class ToolCrashed(AgentLoopError):
         self.tool, self.call_id, self.effect_id, self.error_type = tool, call_id, effect_id, error_type
 
     def __str__(self) -> str:
-        if self.error_type == f"{__name__}.{ToolResultError.__qualname__}":
-            return f"tool {self.tool!r} returned a value that cannot be a result in call {self.call_id!r}; see __cause__"
+        if self.error_type == f"{__name__}.{ToolResultError.__qualname__}":  # its value, not its code, was at fault
+            return (
+                f"tool {self.tool!r} in call {self.call_id!r} returned a value that cannot be a result; see __cause__"
+            )
         return (
             f"tool {self.tool!r} raised {self.error_type} in call {self.call_id!r}; raise ToolFailed, or declare "
             "the type in errors=, when the model shall read it"
