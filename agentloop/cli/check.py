@@ -151,11 +151,13 @@ def _readable(name: str, verdict: Verdict) -> str:
         return f"refused   {_printable(name)}\n          {verdict.refusal}"
     reply = verdict.reply
     calls = f", {len(reply.calls)} calls" if reply.calls else ""
+    words = refusal_text(reply.native)
+    refusal = f", a refusal of {len(words)} characters" if words else ""
     tokens = "no usage" if reply.usage is None else f"{reply.usage.total_tokens} tokens"
     end = f"{reply.termination.kind} ({reply.termination.reason!r})"
     return (
         f"accepted  {_printable(name)}\n"
-        f"          {end}, {len(reply.text)} characters{calls}, {tokens}, dialect {verdict.dialect}"
+        f"          {end}, {len(reply.text)} characters{refusal}{calls}, {tokens}, dialect {verdict.dialect}"
     )
 
 

@@ -162,6 +162,8 @@ class ScriptedProvider:
     ) -> None:
         if deltas is not None and (type(deltas) is not int or deltas < 1):
             raise InputError("ScriptedProvider.deltas: expected None or an integer of 1 or more")
+        if not isinstance(script, Sequence):
+            raise InputError(f"ScriptedProvider.script: expected a list of entries, got {type(script).__name__}")
         for at, entry in enumerate(script):
             if not isinstance(entry, (ModelReply, Exception, Broken)) and not callable(entry):
                 raise InputError(f"ScriptedProvider.script[{at}]: got {type(entry).__name__}, which answers nothing")

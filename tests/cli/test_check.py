@@ -138,6 +138,11 @@ def test_a_cut_admits_only_the_first_bytes(capsys: pytest.CaptureFixture[str], w
         assert check(capsys, path, "--cut", str(cut))[0] == 0
 
 
+def test_people_are_told_of_a_refusal_inside_an_accepted_reply(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(ROOT / "tests/recordings/refusal.sse")]) == 0
+    assert "completed ('stop'), 0 characters, a refusal of 23 characters, 26 tokens" in capsys.readouterr().out
+
+
 def test_people_get_words(capsys: pytest.CaptureFixture[str], write: Any) -> None:
     good, bad = write(*HELLO), write(FIRST, name="bad\x1b[31m.sse")
     assert main(["check", good, bad]) == 1

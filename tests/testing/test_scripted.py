@@ -241,6 +241,8 @@ async def test_a_send_is_entered_once() -> None:
 def test_a_bad_script_is_refused_when_it_is_made() -> None:
     with pytest.raises(InputError, match=r"script\[1\]: got str"):
         ScriptedProvider([reply("x"), "y"])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="script: expected a list of entries, got ModelReply"):
+        ScriptedProvider(reply("hi"))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="deltas"):
         ScriptedProvider([], deltas=0)
 
