@@ -237,13 +237,15 @@ class SendTimeout(ProviderError):
 
 
 class HTTPStatusError(ProviderError):
-    """The server answered with a status other than 200.
+    """The server answered with a status other than 200. The text names its code; its words are an attribute.
 
     Attributes:
         status: the HTTP status.
         retry_after: seconds to wait as the server asked, from ``Retry-After-Ms``, ``Retry-After``
             in seconds or as an HTTP date (RFC 9110 section 10.2.3); None when it did not say.
-        vendor_code, vendor_type, vendor_message: what the error body said, each a short string.
+        vendor_code, vendor_type: what the error body said, each a short string.
+        vendor_message: the server's own words, shortened, known keys blanked. They may quote the
+            request, so keep them out of logs that must not hold it.
         request_id: the server's ``x-request-id``.
     """
 

@@ -15,6 +15,7 @@ from ..messages.reply import ModelReply
 from ..wire.check import Verdict, check_stream, narrowest_verdict
 from ..wire.native import reasoning_text, refusal_text
 from ..wire.presets import PRESETS
+from .screen import counted
 
 __all__ = ["add_parser", "run"]
 
@@ -150,14 +151,14 @@ def _readable(name: str, verdict: Verdict) -> str:
     if verdict.reply is None:
         return f"refused   {_printable(name)}\n          {verdict.refusal}"
     reply = verdict.reply
-    calls = f", {len(reply.calls)} calls" if reply.calls else ""
+    calls = f", {counted(len(reply.calls), 'call')}" if reply.calls else ""
     words = refusal_text(reply.native)
-    refusal = f", a refusal of {len(words)} characters" if words else ""
-    tokens = "no usage" if reply.usage is None else f"{reply.usage.total_tokens} tokens"
+    refusal = f", a refusal of {counted(len(words), 'character')}" if words else ""
+    tokens = "no usage" if reply.usage is None else counted(reply.usage.total_tokens, "token")
     end = f"{reply.termination.kind} ({reply.termination.reason!r})"
     return (
         f"accepted  {_printable(name)}\n"
-        f"          {end}, {len(reply.text)} characters{refusal}{calls}, {tokens}, dialect {verdict.dialect}"
+        f"          {end}, {counted(len(reply.text), 'character')}{refusal}{calls}, {tokens}, dialect {verdict.dialect}"
     )
 
 

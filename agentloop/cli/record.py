@@ -15,6 +15,7 @@ from ..providers import ChatCompletions, Recorder
 from ..wire.deltas import TextDelta
 from ..wire.foreign import decode_request
 from .endpoint import add_endpoint_arguments, endpoint_provider
+from .screen import server_words
 
 __all__ = ["add_parser", "run"]
 
@@ -65,6 +66,9 @@ async def _send(provider: ChatCompletions, request: ModelRequest) -> int:
         return 0
     except AgentLoopError as error:
         print(f"\nagentloop record: {error}", file=sys.stderr)
+        said = server_words(error)
+        if said is not None:
+            print(said, file=sys.stderr)
         return 1
     finally:
         await provider.aclose()

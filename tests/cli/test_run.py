@@ -74,7 +74,7 @@ async def test_the_text_goes_to_stdout_and_the_rest_to_stderr(
     assert shown.out.startswith("I read both notes")
     assert shown.out.count("\n") == 1
     assert 'call     add {"a":2,"b":3}' in shown.err
-    assert "end      completed (stop), 2 model calls, 1 tool calls, 441 tokens in" in shown.err
+    assert "end      completed (stop), 2 model calls, 1 tool call, 441 tokens in" in shown.err
     assert replay_server.requests[1].json["messages"][-1]["content"] == "5"
 
 
@@ -136,19 +136,21 @@ async def test_an_outcome_other_than_completed_is_status_1(
     [
         (
             [Answer.error(401, {"error": {"message": "bad key", "code": "invalid_api_key"}})],
-            "HTTPStatusError: HTTP 401",
+            "HTTPStatusError: HTTP 401: expected 200 with an event stream, got code invalid_api_key",
         ),
         ([Answer(body=ANSWER, cut=900)], "StreamRefused: truncated at event "),
         ([asks_for("explode", {})], "ToolCrashed: tool 'explode' raised RuntimeError"),
     ],
 )
-async def test_an_error_is_one_line_and_status_1(
+async def test_an_error_is_told_and_status_1(
     replay_server: ReplayServer, capsys: pytest.CaptureFixture[str], answers: list[Answer | bytes], says: str
 ) -> None:
     replay_server.script(*answers)
     assert await run(replay_server, "agents:assistant", "Go on.") == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"agentloop run: {says}")
+    lines = capsys.readouterr().err.splitlines()
+    quoted = ["the server said: bad key"] if "HTTP 401" in says else []
+    assert [line for line in lines if line.startswith("the server")] == quoted
+    assert lines[-1 - len(quoted)].startswith(f"agentloop run: {says}")
 
 
 async def test_a_refused_stream_takes_its_text_back(
