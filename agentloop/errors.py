@@ -20,7 +20,6 @@
     |-- PersistenceError           the store is not known to hold a fact; reload it
     |-- RestoreError               a snapshot or record cannot be restored
     |-- LostError                  a reference names nothing that is kept
-    |-- ModelPending               a local wait ended; the send goes on
     |-- OutcomeError               a run's text was required, and it did not complete
     |-- RunCancelled               the run one waits for was cancelled by somebody else
     |-- ToolFailed                 raised by tools: a failure the model shall read
@@ -47,7 +46,6 @@ __all__ = [
     "InputError",
     "LimitExceeded",
     "LostError",
-    "ModelPending",
     "NotOwnerError",
     "OutcomeError",
     "PersistenceError",
@@ -353,20 +351,6 @@ class LostError(AgentLoopError, LookupError):
 
     def __str__(self) -> str:
         return f"lost: no {self.what} {self.ref!r} is kept"
-
-
-class ModelPending(AgentLoopError):
-    """A local wait ended while its send goes on; ``ref`` is where to look (a lookup never sends)."""
-
-    code = "pending"
-    may_have_been_processed = True
-
-    def __init__(self, ref: str) -> None:
-        super().__init__(ref)
-        self.ref = ref
-
-    def __str__(self) -> str:
-        return f"pending: the send {self.ref!r} has not ended"
 
 
 class OutcomeError(AgentLoopError):

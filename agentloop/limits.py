@@ -14,9 +14,6 @@ import msgspec
 from .errors import InputError
 
 __all__ = [
-    "CHILD_MAX_CHILDREN",
-    "CHILD_MAX_CONCURRENT_CALLS",
-    "CHILD_MAX_DEPTH",
     "COLLECTION_BYTES",
     "ENCODED_REQUEST_BYTES",
     "EVENT_BYTES",
@@ -34,24 +31,16 @@ __all__ = [
     "REPLY_BYTES",
     "REQUEST_BYTES",
     "RESPONSE_BYTES",
-    "RUNNER_CALL_TIMEOUT",
-    "RUNNER_INPUT_CHARS",
-    "RUNNER_MAX_CALLS",
-    "RUNNER_OUTPUT_CHARS",
-    "RUNNER_OUTPUT_TOKENS",
-    "RUNNER_SCHEMA_CHARS",
     "SAFE_INTEGER",
     "STORE_EXCHANGES",
     "STORE_ITEM_BYTES",
     "STORE_ORIGINS",
     "STORE_TOTAL_BYTES",
-    "TOOL_RETRIES",
     "TOOL_THREADS",
     "TOOL_TIMEOUT",
     "TOTAL_TIMEOUT",
     "Timeouts",
     "WAIT_SECONDS",
-    "WORKFLOW_ROUNDS",
     "check_count",
     "check_seconds",
 ]
@@ -90,22 +79,9 @@ STORE_ITEM_BYTES: Final = 8 * 1024 * 1024
 
 # tools
 TOOL_TIMEOUT: Final = 15.0
-TOOL_RETRIES: Final = 3
 TOOL_THREADS: Final = 8
 
-# runner
-RUNNER_MAX_CALLS: Final = 8
-RUNNER_CALL_TIMEOUT: Final = 30.0
-RUNNER_INPUT_CHARS: Final = 32_000
-RUNNER_OUTPUT_CHARS: Final = 16_000
-RUNNER_SCHEMA_CHARS: Final = 16_000
-RUNNER_OUTPUT_TOKENS: Final = 1_024
-CHILD_MAX_DEPTH: Final = 1
-CHILD_MAX_CONCURRENT_CALLS: Final = 1
-CHILD_MAX_CHILDREN: Final = 32
-
-# workflow and events
-WORKFLOW_ROUNDS: Final = 8
+# events
 MODEL_END_SECONDS: Final = 0.250
 
 

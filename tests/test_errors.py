@@ -24,7 +24,6 @@ from agentloop.errors import (
     InputError,
     LimitExceeded,
     LostError,
-    ModelPending,
     NotOwnerError,
     OutcomeError,
     PersistenceError,
@@ -111,7 +110,6 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         False,
     ),
     (LostError("run", "r9"), "lost: no run 'r9' is kept", "lost", False),
-    (ModelPending("ref-1"), "pending: the send 'ref-1' has not ended", "pending", True),
     (
         OutcomeError("limit_reached", "model_calls", "r1"),
         "run 'r1': expected outcome completed, got limit_reached (model_calls)",
