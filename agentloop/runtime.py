@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
+from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
@@ -62,6 +63,9 @@ class RunOptions(TypedDict, total=False):
 
 _INPUT_DOMAIN = "agentloop/input/v1"
 
+_INSIDE: ContextVar[tuple[object, ...]] = ContextVar("agentloop runtimes", default=())
+"""Marks of the runtimes whose runs or observers led to the present code, tasks that they began included."""
+
 _KEPT_ANONYMOUS_RUNS = 128
 """Ended runs without a conversation or a given id that a runtime still answers for."""
 
@@ -88,10 +92,20 @@ class _Live:
     async def wait(self) -> RunResult:
         """The result; a cancel of the caller leaves the run alone."""
         assert self.task is not None, "a live run has a task"
+        self.require_outside()
         await asyncio.wait({self.task})
         if self.task.cancelled():
             raise RunCancelled(self.ref)
         return self.task.result()
+
+    def require_outside(self) -> None:
+        """Refuse a caller that is the run itself, which could never see its own end.
+
+        Raises:
+            InputError: a tool or a sink of the run called.
+        """
+        if self.task is asyncio.current_task():
+            raise InputError(f"run {self.ref!r}: expected a caller outside the run, got a tool or a sink of it")
 
     async def cancel(self) -> None:
         """Cancel the run and wait until it has recorded its end."""
@@ -224,6 +238,8 @@ class Runtime:
         self._anonymous: deque[str] = deque()
         self._opening: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._mark = object()
         self._state = "new"
 
     # -- life
@@ -232,7 +248,10 @@ class Runtime:
         if self._state != "new":
             raise InputError(f"Runtime: expected to be entered once, got a runtime that is {self._state}")
         self._state = "open"
+        self._loop = asyncio.get_running_loop()
+        mark = self._enter()
         self._observers = ObserverHub(self._observe)
+        _INSIDE.reset(mark)
         return self
 
     async def __aexit__(
@@ -244,17 +263,23 @@ class Runtime:
         """Take no more runs, cancel those that go on, then close observers, store and provider.
 
         Every run has recorded its end before the store closes (R143). Idempotent. A cancel of the
-        caller does not cut it short; it is raised afterwards.
+        caller does not cut it short; it is raised afterwards, but at once in an observer or in a
+        task that a run has begun: those are among what ends.
 
         Raises:
-            InputError: called by a run of this runtime, whose end it would have to wait for.
+            InputError: called by a run of this runtime, whose end it would have to wait for, or in
+                another event loop.
         """
+        self._require_loop()
         if any(live.task is asyncio.current_task() for live in self._runs.values()):
             raise InputError("Runtime.aclose: expected a caller outside its runs, got a tool or a sink of one")
         if self._closing is None:
             self._state = "closed"
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="agentloop closing")
-        await settle(asyncio.wait({self._closing}))
+        if self._mark in _INSIDE.get():
+            await asyncio.wait({self._closing})
+        else:
+            await settle(asyncio.wait({self._closing}))
         self._closing.result()
 
     async def _close(self) -> None:
@@ -352,6 +377,14 @@ class Runtime:
 
     # -- private
 
+    def _enter(self) -> Token[tuple[object, ...]]:
+        """Mark what begins from here on as begun by this runtime."""
+        return _INSIDE.set((*_INSIDE.get(), self._mark))
+
+    def _require_loop(self) -> None:
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            raise InputError("Runtime: expected the event loop it was entered in, got another one")
+
     def _runs_of(self, name: str | None) -> list[str]:
         known = self._store.book.conversation(name or "")
         if known is None:
@@ -371,12 +404,16 @@ class Runtime:
     async def _start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> _Live:
         if self._state != "open":
             raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
+        self._require_loop()
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
         unknown = next(iter(options.keys() - RunOptions.__annotations__.keys()), None)
         if unknown is not None:
             raise TypeError(f"Runtime: expected the options {', '.join(RunOptions.__annotations__)}, got {unknown!r}")
         _check_options(**options)
+        known = self._runs.get(options.get("run_id") or "")
+        if known is not None:
+            known.require_outside()
         messages = _admitted(agent, input)
         opened = asyncio.get_running_loop().create_future()
         self._opening.add(opened)  # now, so that closing waits for it
@@ -449,6 +486,7 @@ class Runtime:
     async def _drive(self, scope: Scope, live: _Live) -> RunResult:
         """The run's task. Its error is kept for those who ask, so it is never only logged."""
         live.started = True
+        self._enter()
         try:
             await drive(scope, cancelled=live.stop)
             result = result_of(scope.turn)
