@@ -146,7 +146,8 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         max_equal_calls: how often the same tool may be asked with the same arguments text in one
             run, 1 and up. None is no limit.
         reply_bytes, feedback_bytes, request_bytes, collection_bytes: one reply; one feedback with
-            its call id; one expanded request; all exchanges of the run.
+            its call id, which ends the run where it leaves no room for an answer; one expanded
+            request; all exchanges of the run.
         max_wire_request_bytes: encoded request as the provider would send it, checked with
             ``Provider.inspect_request`` before each send; None leaves the provider's own limit.
         ceiling: what ``max_model_calls`` may be at most; more than 32 must be said here.
