@@ -247,6 +247,8 @@ def _from_function(
 ) -> Tool:
     if isinstance(fn, Tool) or not callable(fn):
         raise ToolDefinitionError("bad_tool", "", f"expected a function, got {type(fn).__name__}")
+    if isinstance(fn, type):
+        raise ToolDefinitionError("bad_tool", fn.__name__[:80], "expected a function, got a class")
     known = check_tool_name(getattr(fn, "__name__", None) if name is None else name)
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ToolDefinitionError("bad_tool", known, "expected a function that returns a value, got a generator")
