@@ -14,7 +14,7 @@ from ..messages import Message, ModelRequest, SystemMessage, UserMessage
 from ..providers import ChatCompletions, Recorder
 from ..wire.deltas import TextDelta
 from ..wire.foreign import decode_request
-from .endpoint import add_endpoint_arguments, endpoint_provider
+from .endpoint import add_endpoint_arguments, endpoint_provider, read_prompt
 from .screen import server_words
 
 __all__ = ["add_parser", "run"]
@@ -82,5 +82,5 @@ def _request(args: argparse.Namespace) -> tuple[ModelRequest, str]:
         foreign = decode_request(Path(args.request).read_bytes())
         return foreign.request, foreign.model
     messages: list[Message] = [SystemMessage(content=args.system)] if args.system else []
-    messages.append(UserMessage(content=sys.stdin.read() if args.prompt == "-" else args.prompt))
+    messages.append(UserMessage(content=read_prompt(args.prompt)))
     return ModelRequest(messages=tuple(messages)), ""

@@ -33,7 +33,7 @@ from ..providers import ChatCompletions
 from ..results import RunResult
 from ..runtime import Runtime
 from ..sinks import JsonLinesSink
-from .endpoint import add_endpoint_arguments, endpoint_provider
+from .endpoint import add_endpoint_arguments, endpoint_provider, read_prompt
 from .screen import Screen, counted, server_words, usage_words
 
 __all__ = ["AgentNotFound", "add_parser", "load_agent", "run"]
@@ -67,10 +67,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         provider = endpoint_provider(args, os.environ)
         agent = load_agent(args.agent)
+        prompt = read_prompt(args.prompt)
     except InputError as error:
         args.usage_error(str(error))  # exits with status 2
         raise
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     try:
         result = asyncio.run(_run(agent, prompt, provider, as_json=args.json, notices=notices))
     except AgentLoopError as error:
