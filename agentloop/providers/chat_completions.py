@@ -290,7 +290,7 @@ class _Send:
                 )
             else:
                 url = self._owner._url
-                failure = translate_error(error, self._attempt_id, server=f"{url.host}:{url.port}")
+                failure = translate_error(error, self._attempt_id, server=f"{url.scheme}://{url.host}:{url.port}")
         raise failure  # outside the handler: what the HTTP library raised may hold the request's headers
 
     async def _refuse(self, source: HTTPSource, started: float, secrets: tuple[str, ...]) -> NoReturn:

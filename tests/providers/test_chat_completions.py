@@ -134,12 +134,13 @@ async def test_what_is_sent_is_the_encoded_request_with_these_headers(server: Re
     }
 
 
-async def test_headers_and_query_are_added(server: ReplayServer, make: Make) -> None:
-    server.script(TEXT)
+async def test_headers_and_query_are_added(make: Make) -> None:
     headers = {"api-key": KEY, "User-Agent": "mine"}
-    url = server.url.replace("/v1", "/openai/deployments/x/")
-    await send(make(url, api_key=None, headers=headers, query={"api-version": "2024-10-21"}))
-    (got,) = server.requests
+    async with ReplayServer(prefix="/openai/deployments/x/") as server:
+        server.script(TEXT)
+        url = f"{server.url}/"
+        await send(make(url, api_key=None, headers=headers, query={"api-version": "2024-10-21"}))
+        (got,) = server.requests
     assert got.path == "/openai/deployments/x/chat/completions?api-version=2024-10-21"
     assert (got.headers["api-key"], got.headers["user-agent"]) == (KEY, "mine")
     assert "authorization" not in got.headers
@@ -343,9 +344,17 @@ async def test_a_refused_connection_is_known_not_to_have_been_processed(make: Ma
     port = closed_port()
     error = await failure(make(f"http://127.0.0.1:{port}/v1"))
     assert type(error) is ConnectionFailed
-    assert str(error).startswith(f"expected a connection to 127.0.0.1:{port}, got none (")
+    assert str(error).startswith(f"expected a connection to http://127.0.0.1:{port}, got none (")
     assert (error.code, error.may_have_been_processed) == ("connection_failed", False)
     assert isinstance(error.__cause__, OSError)
+
+
+async def test_tls_asked_of_a_server_without_it_is_told(server: ReplayServer, make: Make) -> None:
+    error = await failure(make(server.url.replace("http:", "https:")))
+    assert type(error) is ConnectionFailed
+    assert str(error).startswith("expected a connection to https://127.0.0.1:")
+    assert str(error).endswith("a server without TLS has an http:// URL")
+    assert server.requests == []
 
 
 class Unresolving(AbstractResolver):
