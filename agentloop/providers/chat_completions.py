@@ -38,7 +38,7 @@ from .http_source import HTTPSource, is_event_stream, read_some, translate_error
 from .provider import ModelStream, RequestInspection
 from .reading import ReplyStream
 from .recording import Recorder
-from .secrets import secret_values
+from .secrets import redact_text, secret_values
 
 __all__ = ["ApiKey", "ChatCompletions"]
 
@@ -318,7 +318,7 @@ class _Send:
             0,
             0,
             "content type text/event-stream",
-            body_kind(response.headers.get("Content-Type", ""), body[:64]),
+            redact_text(body_kind(response.headers.get("Content-Type", ""), body[:64]), secrets),
             dialect=owner.dialect.name,
             vendor_code=vendor.code if vendor else None,
             vendor_type=vendor.type if vendor else None,

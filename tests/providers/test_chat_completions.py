@@ -316,6 +316,14 @@ async def test_200_without_an_event_stream_is_refused(server: ReplayServer, make
     assert len(server.requests) == 1
 
 
+async def test_a_key_that_a_content_type_repeats_is_blanked(server: ReplayServer, make: Make) -> None:
+    server.script(Answer(body=TEXT, headers={"content-type": f"text/{KEY}"}))
+    error = await failure(make())
+    assert type(error) is StreamRefused
+    assert KEY not in everything_said(error)
+    assert "*" * len(KEY) in error.got
+
+
 @pytest.mark.parametrize("kind", ["text/event-stream", "Text/Event-Stream; charset=utf-8", "text/event-stream;x=1"])
 async def test_the_content_type_may_have_parameters_and_any_case(server: ReplayServer, make: Make, kind: str) -> None:
     server.script(Answer(body=TEXT, headers={"content-type": kind}))
