@@ -499,7 +499,8 @@ async def test_closing_waits_for_a_run_that_is_being_opened() -> None:
         release.set()
         await closing
         assert await opening == "r"
-        await check_end(runtime, "r", "cancelled")
+        events = await check_end(runtime, "r", "cancelled")
+        assert [event.type for event in events] == ["run.started", "run.ended"]
     assert provider.requests == []
 
 

@@ -384,3 +384,23 @@ async def test_every_feedback_of_a_run_that_goes_on_is_within_its_limit() -> Non
             result = await runtime.run(agent(feedback_bytes=256), "go", deps=deps)
             (feedback,) = (slot.feedback for slot in turn_of(runtime, result.ref).entries[0].slots)
             assert (len(sorted_bytes(feedback)) <= 256) is (result.outcome == "completed"), size
+
+
+async def test_a_collection_may_be_as_large_as_its_limit_and_no_larger() -> None:
+    """An answer that takes all the room that was kept for it is still sent. (R100, R102)"""
+
+    @al.tool
+    def fill() -> str:
+        """Answer at length."""
+        return "a" * 5_000
+
+    async def run(limit: int) -> tuple[al.RunResult, int]:
+        filler = al.Agent(name="f", tools=[fill], limits=al.LoopLimits(collection_bytes=limit, feedback_bytes=1_024))
+        async with al.Runtime(ScriptedProvider([reply(calls=[call("fill")]), reply("done")])) as runtime:
+            result = await runtime.run(filler, "go")
+            return result, turn_of(runtime, result.ref).entries[0].size
+
+    _, size = await run(100_000)
+    assert (await run(size))[0].outcome == "completed"
+    short, _ = await run(size - 1)
+    assert (short.outcome, short.reason, short.tool_calls) == ("limit_reached", "collection_bytes", 0)

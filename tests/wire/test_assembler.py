@@ -503,6 +503,19 @@ def test_a_long_number_as_an_error_code_is_shortened() -> None:
     assert len(str(found)) < 600
 
 
+def test_one_byte_more_than_the_response_may_have_is_refused_where_whole_events_come_at_once() -> None:
+    body = b"".join(HELLO)
+    assert accepted(*HELLO, max_response_bytes=len(body)).text == "Hello, world"
+    assert refused(*HELLO, max_response_bytes=len(body) - 1).limit == "max_response_bytes"
+
+
+def test_a_bare_carriage_return_between_members_ends_a_line_also_in_an_event_of_its_own() -> None:
+    """JSON takes it for white space, server-sent events do not."""
+    broken = text("b").replace(b',"model"', b',\r"model"')
+    assert b"\r" in broken
+    assert refused(FIRST, text("a"), broken, STOP, COUNTED, DONE).code == "bad_framing"
+
+
 # previews
 
 

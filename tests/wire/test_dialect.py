@@ -142,7 +142,7 @@ def test_a_base_of_minus_one_is_taken_from_the_first_call() -> None:
 
 
 def test_another_base_leaves_no_gap() -> None:
-    for first, second in ((1, 3), (2, 3), (0, 2), (-2, -1)):
+    for first, second in ((1, 3), (1, 0), (2, 3), (0, 2), (-2, -1)):
         odd = calls(call(first, id="a", name="f"), call(second, id="b", name="f"))
         assert refused(FIRST, odd, dialect=allowing("index_base")).code in ("index_gap", "bad_shape")
 
@@ -432,6 +432,17 @@ def test_one_missing_count_is_computed_from_the_others(missing: str) -> None:
     usage = accepted(FIRST, STOP, chunk(usage=partial), DONE, dialect=allowing("usage_partial")).usage
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (11, 7, 18)
+
+
+def test_a_computed_count_is_held_to_the_same_range() -> None:
+    most = {"prompt_tokens": 2**53 - 1, "completion_tokens": 0}
+    events = (FIRST, text("Hi"), STOP)
+    dialect = allowing("usage_partial")
+    reply = accepted(*events, chunk(usage=most), DONE, dialect=dialect)
+    assert reply.usage is not None
+    assert reply.usage.total_tokens == 2**53 - 1
+    over = {**most, "completion_tokens": 1}
+    assert refused(*events, chunk(usage=over), dialect=dialect).code == "bad_usage"
 
 
 def test_counts_are_never_guessed() -> None:
