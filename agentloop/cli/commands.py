@@ -35,8 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     A reader that goes away (``| head``) and Ctrl-C end it quietly, with the status that a shell
     gives for the signal. Output that cannot be written (a full disk) is one line and status 2.
     """
-    if sys.stdout is None:  # started with standard output closed
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for as long as the process lives
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with it closed: what is written to it goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # while the process lives
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         args = _parse(words)

@@ -295,6 +295,11 @@ def test_ctrl_c_ends_it_quietly(write: Any) -> None:
         assert process.wait(timeout=30) == 130
 
 
+def test_with_standard_error_closed_no_error_slips_into_the_output() -> None:
+    done = run("no such file", "--json", preexec_fn=lambda: os.close(2))
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
 def test_a_closed_standard_input_is_told() -> None:
     done = run("-", preexec_fn=lambda: os.close(0))
     assert done.returncode == 2
