@@ -49,7 +49,7 @@ system: $(SYSTEM) ## tests with servers, browsers, killed processes and load
 cov: $(STAMP) ## the tests of `test` with branch coverage
 	$(PY) -m pytest -m "not system" --cov --cov-report=term
 
-bench: $(STAMP) ## benchmarks: a table and JSON
+bench: $(STAMP) ## benchmarks: a table
 	$(PY) -m benchmarks
 
 bench-smoke: $(STAMP)

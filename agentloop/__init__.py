@@ -14,23 +14,20 @@ this map and holds the imports to it.
     messages/         3  what is said, frozen; require_* checks what a host hands in
     events/           4  what happened, frozen: envelope, output, process, their order
     wire/             4  sans-IO Chat Completions: framing, chunks, assembler, dialects, encoding
-    exchange/         5  the conversation as facts, pure: origins, entries, slots, book, snapshot
+    exchange/         5  the conversation as facts, pure: origins, entries, slots, book
     tools/            5  typed function to Tool, schema, policy, tool sets
     sinks/            6  where events go: queue, fan-out, JSON lines, observers
     persistence/      6  backends, and the store: append, then install, then publish
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
-    effects/          7  ledger, one send, one tool execution, receipts, references
-    runner/           8  prepared calls, transports, children
+    effects/          7  ledger, one send, one tool execution
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
-    workflow/         9  a definition checked when it is built, and its engine
     windows.py       10  one run as its host sees it
     unsettled.py     10  effects of which nobody knows what became
     conversations.py 11  conversations as a host sees them
     runtime.py       12  owns provider, store and effects; opens runs; closes in the right order
-    integrations/    13  optional extras, one module each
-    testing/         13  scripted provider, replay server, fake clock, contract suites, fixtures
+    testing/         13  scripted provider, replay server, fake clock, recording sink, fixtures
     cli/             14  the command line (with __main__.py)
 """
 
@@ -47,7 +44,6 @@ from .errors import (
     InputError,
     LimitExceeded,
     LostError,
-    ModelPending,
     NotOwnerError,
     OutcomeError,
     PersistenceError,
@@ -168,7 +164,6 @@ __all__ = [
     "ModelExchange",
     "ModelOptions",
     "ModelParsed",
-    "ModelPending",
     "ModelReply",
     "ModelRequest",
     "ModelStart",

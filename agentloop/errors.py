@@ -20,7 +20,6 @@
     |-- PersistenceError           the store is not known to hold a fact; reload it
     |-- RestoreError               a snapshot or record cannot be restored
     |-- LostError                  a reference names nothing that is kept
-    |-- ModelPending               a local wait ended; the send goes on
     |-- OutcomeError               a run's text was required, and it did not complete
     |-- UnsettledError             a run waits: nobody knows what became of an effect
     |-- RunPaused                  the run was left unfinished by a runtime that closed
@@ -49,7 +48,6 @@ __all__ = [
     "InputError",
     "LimitExceeded",
     "LostError",
-    "ModelPending",
     "NotOwnerError",
     "OutcomeError",
     "PersistenceError",
@@ -241,13 +239,15 @@ class SendTimeout(ProviderError):
 
 
 class HTTPStatusError(ProviderError):
-    """The server answered with a status other than 200.
+    """The server answered with a status other than 200. The text names its code; its words are an attribute.
 
     Attributes:
         status: the HTTP status.
         retry_after: seconds to wait as the server asked, from ``Retry-After-Ms``, ``Retry-After``
             in seconds or as an HTTP date (RFC 9110 section 10.2.3); None when it did not say.
-        vendor_code, vendor_type, vendor_message: what the error body said, each a short string.
+        vendor_code, vendor_type: what the error body said, each a short string.
+        vendor_message: the server's own words, shortened, known keys blanked. They may quote the
+            request, so keep them out of logs that must not hold it.
         request_id: the server's ``x-request-id``.
     """
 
@@ -357,20 +357,6 @@ class LostError(AgentLoopError, LookupError):
         return f"lost: no {self.what} {self.ref!r} is kept"
 
 
-class ModelPending(AgentLoopError):
-    """A local wait ended while its send goes on; ``ref`` is where to look (a lookup never sends)."""
-
-    code = "pending"
-    may_have_been_processed = True
-
-    def __init__(self, ref: str) -> None:
-        super().__init__(ref)
-        self.ref = ref
-
-    def __str__(self) -> str:
-        return f"pending: the send {self.ref!r} has not ended"
-
-
 class OutcomeError(AgentLoopError):
     """A run did not complete, and its text was required.
 
@@ -466,6 +452,10 @@ class ToolCrashed(AgentLoopError):
         self.tool, self.call_id, self.effect_id, self.error_type = tool, call_id, effect_id, error_type
 
     def __str__(self) -> str:
+        if self.error_type == f"{__name__}.{ToolResultError.__qualname__}":  # its value, not its code, was at fault
+            return (
+                f"tool {self.tool!r} in call {self.call_id!r} returned a value that cannot be a result; see __cause__"
+            )
         return (
             f"tool {self.tool!r} raised {self.error_type} in call {self.call_id!r}; raise ToolFailed, or declare "
             "the type in errors=, when the model shall read it"

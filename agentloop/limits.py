@@ -14,9 +14,6 @@ import msgspec
 from .errors import InputError
 
 __all__ = [
-    "CHILD_MAX_CHILDREN",
-    "CHILD_MAX_CONCURRENT_CALLS",
-    "CHILD_MAX_DEPTH",
     "CLOSE_SECONDS",
     "COLLECTION_BYTES",
     "ENCODED_REQUEST_BYTES",
@@ -36,24 +33,16 @@ __all__ = [
     "REPLY_BYTES",
     "REQUEST_BYTES",
     "RESPONSE_BYTES",
-    "RUNNER_CALL_TIMEOUT",
-    "RUNNER_INPUT_CHARS",
-    "RUNNER_MAX_CALLS",
-    "RUNNER_OUTPUT_CHARS",
-    "RUNNER_OUTPUT_TOKENS",
-    "RUNNER_SCHEMA_CHARS",
     "SAFE_INTEGER",
     "STORE_EXCHANGES",
     "STORE_ITEM_BYTES",
     "STORE_ORIGINS",
     "STORE_TOTAL_BYTES",
-    "TOOL_RETRIES",
     "TOOL_THREADS",
     "TOOL_TIMEOUT",
     "TOTAL_TIMEOUT",
     "Timeouts",
     "WAIT_SECONDS",
-    "WORKFLOW_ROUNDS",
     "check_count",
     "check_seconds",
 ]
@@ -92,26 +81,13 @@ STORE_ITEM_BYTES: Final = 8 * 1024 * 1024
 
 # tools
 TOOL_TIMEOUT: Final = 15.0
-TOOL_RETRIES: Final = 3
 TOOL_THREADS: Final = 8
-
-# runner
-RUNNER_MAX_CALLS: Final = 8
-RUNNER_CALL_TIMEOUT: Final = 30.0
-RUNNER_INPUT_CHARS: Final = 32_000
-RUNNER_OUTPUT_CHARS: Final = 16_000
-RUNNER_SCHEMA_CHARS: Final = 16_000
-RUNNER_OUTPUT_TOKENS: Final = 1_024
-CHILD_MAX_DEPTH: Final = 1
-CHILD_MAX_CONCURRENT_CALLS: Final = 1
-CHILD_MAX_CHILDREN: Final = 32
 
 # life of a runtime, in seconds
 LEASE_SECONDS: Final = 30.0
 CLOSE_SECONDS: Final = 5.0
 
-# workflow and events
-WORKFLOW_ROUNDS: Final = 8
+# events
 MODEL_END_SECONDS: Final = 0.250
 
 
@@ -176,7 +152,8 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         max_equal_calls: how often the same tool may be asked with the same arguments text in one
             run, 1 and up. None is no limit.
         reply_bytes, feedback_bytes, request_bytes, collection_bytes: one reply; one feedback with
-            its call id; one expanded request; all exchanges of the run.
+            its call id, which ends the run where it leaves no room for an answer; one expanded
+            request; all exchanges of the run.
         max_wire_request_bytes: encoded request as the provider would send it, checked with
             ``Provider.inspect_request`` before each send; None leaves the provider's own limit.
         ceiling: what ``max_model_calls`` may be at most; more than 32 must be said here.

@@ -12,8 +12,9 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
+from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -37,7 +38,7 @@ from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, requ
 from .persistence import Backend, ConversationStore, Gate, RunRow, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
-from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, wall_ms
+from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, require_observer, wall_ms
 from .unsettled import Unsettled, unsettled_of
 from .windows import (
     LiveRun,
@@ -57,6 +58,9 @@ __all__ = ["Runtime"]
 _log = logging.getLogger("agentloop.runtime")
 
 T = TypeVar("T")
+
+_INSIDE: ContextVar[tuple[object, ...]] = ContextVar("agentloop runtimes", default=())
+"""Marks of the runtimes whose runs or observers led to the present code, tasks that they began included."""
 
 _KEPT_RUNS = 128
 """Ended runs whose events a runtime still has, of those that it may let go."""
@@ -98,10 +102,10 @@ class Runtime(Conversations):
             raise InputError(f"Runtime.provider: expected a Provider, got {type(provider).__name__}")
         if limits is not None and type(limits) is not BookLimits:
             raise InputError(f"Runtime.limits: expected BookLimits, got {type(limits).__name__}")
+        if not isinstance(observers, Iterable):
+            raise InputError(f"Runtime.observers: expected a list of observers, got {type(observers).__name__}")
         for at, observer in enumerate(observers):
-            if not callable(getattr(observer, "observe", None)):
-                got = type(observer).__name__
-                raise InputError(f"Runtime.observers[{at}]: expected an object with an async observe(event), got {got}")
+            require_observer(f"Runtime.observers[{at}]", observer)
         self._provider = provider
         self._mint = ReceiptMint()
         self._owner = uuid.uuid4().hex
@@ -117,6 +121,8 @@ class Runtime(Conversations):
         self._ended_runs: deque[LiveRun] = deque()
         self._opening: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._mark = object()
         self._state = "new"
 
     # -- life
@@ -131,7 +137,10 @@ class Runtime(Conversations):
             self._state = "new"
             raise
         self._state = "open"
+        self._loop = asyncio.get_running_loop()
+        mark = self._enter()
         self._observers = ObserverHub(self._observe)
+        _INSIDE.reset(mark)
         if self._store.durable:
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="agentloop leases")
         return self
@@ -147,17 +156,23 @@ class Runtime(Conversations):
         A submitted or resumed run on a durable store ends its present effect, for up to 5 s, and
         stays unfinished, to be resumed; one that takes longer is cut off, and is unsettled then.
         Every other run is cancelled, and has recorded its end before the store closes (R143).
-        Idempotent. A cancel of the caller does not cut it short; it is raised afterwards.
+        Idempotent. A cancel of the caller does not cut it short; it is raised afterwards, but at
+        once in an observer or in a task that a run has begun: those are among what ends.
 
         Raises:
-            InputError: called by a run of this runtime, whose end it would have to wait for.
+            InputError: called by a run of this runtime, whose end it would have to wait for, or in
+                another event loop.
         """
+        self._require_loop()
         if any(live.task is asyncio.current_task() for live in self._runs.values()):
             raise InputError("Runtime.aclose: expected a caller outside its runs, got a tool or a sink of one")
         if self._closing is None:
             self._state = "closed"
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="agentloop closing")
-        await settle(asyncio.wait({self._closing}))
+        if self._mark in _INSIDE.get():
+            await asyncio.wait({self._closing})
+        else:
+            await settle(asyncio.wait({self._closing}))
         self._closing.result()
 
     async def _close(self) -> None:
@@ -257,6 +272,7 @@ class Runtime(Conversations):
 
         Raises:
             LostError: no such run is kept. InputError: ``after`` is not an id of this run's events.
+            Otherwise as `result`, after the last event.
         """
         return self._live(ref).feed.follow(after=sequence_of(ref, after))
 
@@ -315,7 +331,7 @@ class Runtime(Conversations):
         self._check_open()
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
-        check_options(**options)
+        check_options(options)
         for name in ("conversation", "run_id"):
             if options.get(name) is not None:
                 raise InputError(f"resume: expected no {name}, which is the run's own")
@@ -403,6 +419,14 @@ class Runtime(Conversations):
 
     # -- private
 
+    def _enter(self) -> Token[tuple[object, ...]]:
+        """Mark what begins from here on as begun by this runtime."""
+        return _INSIDE.set((*_INSIDE.get(), self._mark))
+
+    def _require_loop(self) -> None:
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            raise InputError("Runtime: expected the event loop it was entered in, got another one")
+
     def _live(self, ref: str) -> LiveRun:
         live = self._runs.get(ref)
         if live is None:
@@ -416,6 +440,7 @@ class Runtime(Conversations):
     def _check_open(self) -> None:
         if self._state != "open":
             raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
+        self._require_loop()
 
     def _entered(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Have closing wait for ``work``, from now on."""
@@ -437,7 +462,10 @@ class Runtime(Conversations):
         self._check_open()
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
-        check_options(**options)
+        check_options(options)
+        known = self._runs.get(options.get("run_id") or "")
+        if known is not None:
+            known.require_outside()
         messages = admitted(agent, input)
         return await self._whole(self._entered(self._open(agent, messages, options, kept)))
 
@@ -529,6 +557,7 @@ class Runtime(Conversations):
     async def _drive(self, scope: Scope, live: LiveRun) -> RunResult:
         """The run's task. Its error is kept for those who ask, so it is never only logged."""
         live.started = True
+        self._enter()
         try:
             if scope.turn.closed is None:
                 await drive(scope, cancelled=live.stop)

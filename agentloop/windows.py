@@ -14,7 +14,7 @@ from .events import event_id, event_sequence
 from .exchange import canonical_bytes
 from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
 from .results import RunResult
-from .sinks import Feed, Follower, Sink
+from .sinks import Feed, Follower, Sink, require_sink
 
 __all__ = [
     "LiveRun",
@@ -83,10 +83,20 @@ class LiveRun:
     async def wait(self) -> RunResult:
         """The result; a cancel of the caller leaves the run alone."""
         assert self.task is not None, "a live run has a task"
+        self.require_outside()
         await asyncio.wait({self.task})
         if self.task.cancelled():
             raise RunCancelled(self.ref)
         return self.task.result()
+
+    def require_outside(self) -> None:
+        """Refuse a caller that is the run itself, which could never see its own end.
+
+        Raises:
+            InputError: a tool or a sink of the run called.
+        """
+        if self.task is asyncio.current_task():
+            raise InputError(f"run {self.ref!r}: expected a caller outside the run, got a tool or a sink of it")
 
     async def cancel(self) -> None:
         """Cancel the run and wait until it has recorded its end."""
@@ -174,20 +184,21 @@ class Run:
         return self._live
 
 
-def check_options(
-    *,
-    deps: Any = None,
-    sink: Sink | None = None,
-    conversation: str | None = None,
-    run_id: str | None = None,
-    reasoning: bool = False,
-) -> None:
-    del deps  # anything
-    for name, value in (("conversation", conversation), ("run_id", run_id)):
+def check_options(options: RunOptions) -> None:
+    """Refuse options of another name or type.
+
+    Raises:
+        TypeError: an unknown name, as for any keyword. InputError: another type or form.
+    """
+    unknown = next(iter(options.keys() - RunOptions.__annotations__.keys()), None)
+    if unknown is not None:
+        raise TypeError(f"Runtime: expected the options {', '.join(RunOptions.__annotations__)}, got {unknown!r}")
+    for name, value in (("conversation", options.get("conversation")), ("run_id", options.get("run_id"))):
         if value is not None:
             check_name(name, value)
-    if sink is not None and not callable(getattr(sink, "emit", None)):
-        raise InputError(f"sink: expected an object with an async emit(event), got {type(sink).__name__}")
+    if options.get("sink") is not None:
+        require_sink("sink", options["sink"])
+    reasoning = options.get("reasoning", False)
     if type(reasoning) is not bool:
         raise InputError(f"reasoning: expected a bool, got {type(reasoning).__name__}")
 

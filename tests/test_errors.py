@@ -24,7 +24,6 @@ from agentloop.errors import (
     InputError,
     LimitExceeded,
     LostError,
-    ModelPending,
     NotOwnerError,
     OutcomeError,
     PersistenceError,
@@ -113,7 +112,6 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         False,
     ),
     (LostError("run", "r9"), "lost: no run 'r9' is kept", "lost", False),
-    (ModelPending("ref-1"), "pending: the send 'ref-1' has not ended", "pending", True),
     (
         OutcomeError("limit_reached", "model_calls", "r1"),
         "run 'r1': expected outcome completed, got limit_reached (model_calls)",
@@ -226,3 +224,8 @@ def test_standard_handlers_catch_the_errors_they_expect() -> None:
 def test_whether_a_send_may_have_been_processed_can_be_known_better_than_by_its_class() -> None:
     assert ProviderError("x", may_have_been_processed=False).may_have_been_processed is False
     assert HTTPStatusError("x", status=500, may_have_been_processed=True).may_have_been_processed is True
+
+
+def test_a_tool_that_returned_no_result_is_not_said_to_have_raised() -> None:
+    error = ToolCrashed("read", "c1", "e1", "agentloop.errors.ToolResultError")
+    assert str(error) == "tool 'read' in call 'c1' returned a value that cannot be a result; see __cause__"

@@ -82,7 +82,7 @@ def test_an_example_runs_offline_and_shows_its_use(path: Path, tmp_path: Path) -
 def test_the_test_example_is_a_test_file(tmp_path: Path) -> None:
     """(R163, R164, R170, R171, R172)"""
     example = ROOT / "examples" / "04_test_your_agent.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(example)]
+    command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={tmp_path}", str(example)]
     done = subprocess.run(command, check=False, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout

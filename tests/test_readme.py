@@ -129,7 +129,7 @@ def test_the_error_table_names_every_error_to_catch_and_whether_repeating_is_saf
         if said.startswith(("no", "yes", "maybe")):
             assert kind.may_have_been_processed is not said.startswith("no"), name
     direct = {kind.__name__ for kind in al.AgentLoopError.__subclasses__() if kind.__module__ == errors.__name__}
-    untold = {"ToolFailed", "RestoreError", "ModelPending", "ProviderError"}  # raised by you, or told by their kinds
+    untold = {"ToolFailed", "RestoreError", "ProviderError"}  # raised by you, or told by their kinds
     assert direct - untold <= set(rows)
     assert {kind.__name__ for kind in al.ProviderError.__subclasses__()} <= set(rows)
 

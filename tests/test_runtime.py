@@ -499,7 +499,8 @@ async def test_closing_waits_for_a_run_that_is_being_opened() -> None:
         release.set()
         await closing
         assert await opening == "r"
-        await check_end(runtime, "r", "cancelled")
+        events = await check_end(runtime, "r", "cancelled")
+        assert [event.type for event in events] == ["run.started", "run.ended"]
     assert provider.requests == []
 
 
@@ -649,6 +650,7 @@ async def test_a_run_is_used_inside_its_block_once() -> None:
         ({"run_id": "x" * 129}, "run_id: expected a string of 1 to 128 characters, got 129"),
         ({"run_id": "\udfff"}, "run_id: expected text that UTF-8 can encode"),
         ({"sink": print}, r"sink: expected an object with an async emit\(event\), got builtin_function_or_method"),
+        ({"sink": RecordingSink}, r"an async emit\(event\), got the class RecordingSink"),
         ({"reasoning": 1}, "reasoning: expected a bool, got int"),
     ],
 )
@@ -665,7 +667,7 @@ async def test_a_wrong_value_is_refused_by_name_and_starts_nothing(fields: dict[
 
 async def test_an_option_that_does_not_exist_is_refused() -> None:
     async with al.Runtime(ScriptedProvider([])) as runtime:
-        with pytest.raises(TypeError, match="dep"):
+        with pytest.raises(TypeError, match=r"expected the options deps, .*, got 'dep'"):
             await runtime.run(AGENT, "go", dep=1)  # type: ignore[call-arg]
 
 
@@ -676,6 +678,8 @@ async def test_an_option_that_does_not_exist_is_refused() -> None:
         ({"store": 7}, "store: expected None, a path, a postgresql:// URL or a Backend, got int"),
         ({"limits": al.LoopLimits()}, "Runtime.limits: expected BookLimits, got LoopLimits"),
         ({"observers": [print]}, r"Runtime.observers\[0\]: expected an object with an async observe"),
+        ({"observers": [RecordingSink]}, r"Runtime.observers\[0\]: .*, got the class RecordingSink"),
+        ({"observers": RecordingSink()}, "Runtime.observers: expected a list of observers, got RecordingSink"),
     ],
 )
 def test_a_runtime_refuses_wrong_parts_by_name(fields: dict[str, Any], message: str) -> None:

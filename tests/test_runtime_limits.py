@@ -365,3 +365,42 @@ async def test_a_limit_of_one_run_says_nothing_about_a_reply_that_failed_otherwi
         with pytest.raises(al.StreamRefused):
             await runtime.run(al.Agent(name="a"), "go", run_id="r")
         await check_end(runtime, "r", "failed", "oversized")
+
+
+@pytest.mark.parametrize(("size", "runs"), [(3_900, 1), (4_090, 0), (60_000, 0)])
+async def test_a_call_id_that_leaves_no_room_for_an_answer_runs_nothing(size: int, runs: int) -> None:
+    """A feedback counts its call id, so no answer of this call could be within the limit. (R98, R102)"""
+    script = [reply(calls=[call("count", call_id="i" * size, step=1)]), *([reply("done")] if runs else [])]
+    result, deps, _ = await limited({}, script)
+    assert deps.ran == runs
+    assert (result.outcome, result.reason) == (("completed", "stop") if runs else ("limit_reached", "feedback_bytes"))
+
+
+async def test_every_feedback_of_a_run_that_goes_on_is_within_its_limit() -> None:
+    """At the longest call id that is taken, with what JSON escapes in it. (R98)"""
+    for size in range(1, 60):
+        deps, provider = Counter(), ScriptedProvider([reply(calls=[call("nope", call_id='"' * size)]), reply("done")])
+        async with al.Runtime(provider) as runtime:
+            result = await runtime.run(agent(feedback_bytes=256), "go", deps=deps)
+            (feedback,) = (slot.feedback for slot in turn_of(runtime, result.ref).entries[0].slots)
+            assert (len(sorted_bytes(feedback)) <= 256) is (result.outcome == "completed"), size
+
+
+async def test_a_collection_may_be_as_large_as_its_limit_and_no_larger() -> None:
+    """An answer that takes all the room that was kept for it is still sent. (R100, R102)"""
+
+    @al.tool
+    def fill() -> str:
+        """Answer at length."""
+        return "a" * 5_000
+
+    async def run(limit: int) -> tuple[al.RunResult, int]:
+        filler = al.Agent(name="f", tools=[fill], limits=al.LoopLimits(collection_bytes=limit, feedback_bytes=1_024))
+        async with al.Runtime(ScriptedProvider([reply(calls=[call("fill")]), reply("done")])) as runtime:
+            result = await runtime.run(filler, "go")
+            return result, turn_of(runtime, result.ref).entries[0].size
+
+    _, size = await run(100_000)
+    assert (await run(size))[0].outcome == "completed"
+    short, _ = await run(size - 1)
+    assert (short.outcome, short.reason, short.tool_calls) == ("limit_reached", "collection_bytes", 0)

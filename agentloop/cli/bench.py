@@ -21,7 +21,7 @@ import msgspec
 from ..errors import StreamRefused
 from ..wire.assembler import ReplyAssembler
 from ..wire.dialect import Dialect
-from ..wire.presets import PRESETS, narrowest_first
+from ..wire.presets import PRESET_NAMES, PRESETS, narrowest_first
 from .floor import FloorReply
 
 __all__ = ["Measurement", "add_parser", "measure", "run"]
@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure every file; the exit status is described in the command's help."""
     if args.dialect != "auto" and args.dialect not in PRESETS:
-        args.usage_error(f"--dialect: expected auto or one of {', '.join(PRESETS)}, got {args.dialect!r}")
+        args.usage_error(f"--dialect: expected auto or one of {PRESET_NAMES}, got {args.dialect!r}")
     wanted = narrowest_first() if args.dialect == "auto" else (PRESETS[args.dialect],)
     status, rows = 0, []
     for name in args.files:

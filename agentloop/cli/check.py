@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, Final
 from ..messages.reply import ModelReply
 from ..wire.check import Verdict, check_stream, narrowest_verdict
 from ..wire.native import reasoning_text, refusal_text
-from ..wire.presets import PRESETS
+from ..wire.presets import PRESET_NAMES, PRESETS
+from .screen import counted
 
 __all__ = ["add_parser", "run"]
 
@@ -27,15 +28,14 @@ def add_parser(subparsers: Any) -> None:
         "check",
         help="admit recorded streams, or say why not",
         description="Checks recorded Chat Completions streams. Exit 0 when all are accepted, 1 when one is refused, "
-        "2 on wrong usage or a file that cannot be read.",
+        "2 on wrong usage, a file that cannot be read or output that cannot be written.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recorded event stream; - is standard input")
     parser.add_argument(
         "--dialect",
-        default=os.environ.get("AGENTLOOP_DIALECT") or "openai",
         metavar="NAME",
         help="a preset, or auto for the narrowest one that admits the stream (default: AGENTLOOP_DIALECT, else "
-        f"openai). Presets: {', '.join(PRESETS)}",
+        f"openai). Presets: {PRESET_NAMES}",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a file")
     parser.add_argument("--cut", type=_count, metavar="N", help="admit only the first N bytes")
@@ -44,8 +44,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every file; the exit status is described in the command's help."""
-    if args.dialect != "auto" and args.dialect not in PRESETS:
-        args.usage_error(f"--dialect: expected auto or one of {', '.join(PRESETS)}, got {args.dialect!r}")
+    dialect, where = args.dialect, "--dialect"
+    if dialect is None:
+        dialect, where = os.environ.get("AGENTLOOP_DIALECT") or "openai", "AGENTLOOP_DIALECT"
+    if dialect != "auto" and dialect not in PRESETS:
+        args.usage_error(f"{where}: expected auto or one of {PRESET_NAMES}, got {dialect!r}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name or a finish word may hold anything
     progress = _Progress(len(args.files))
@@ -53,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     for name in args.files:
         progress.step()
         try:
-            verdict = _check_file(name, args.dialect, args.cut)
+            verdict = _check_file(name, dialect, args.cut)
         except OSError as error:
             progress.clear()
             print(f"agentloop check: {_printable(name)}: {error.strerror or error}", file=sys.stderr)
@@ -150,12 +153,14 @@ def _readable(name: str, verdict: Verdict) -> str:
     if verdict.reply is None:
         return f"refused   {_printable(name)}\n          {verdict.refusal}"
     reply = verdict.reply
-    calls = f", {len(reply.calls)} calls" if reply.calls else ""
-    tokens = "no usage" if reply.usage is None else f"{reply.usage.total_tokens} tokens"
+    calls = f", {counted(len(reply.calls), 'call')}" if reply.calls else ""
+    words = refusal_text(reply.native)
+    refusal = f", a refusal of {counted(len(words), 'character')}" if words else ""
+    tokens = "no usage" if reply.usage is None else counted(reply.usage.total_tokens, "token")
     end = f"{reply.termination.kind} ({reply.termination.reason!r})"
     return (
         f"accepted  {_printable(name)}\n"
-        f"          {end}, {len(reply.text)} characters{calls}, {tokens}, dialect {verdict.dialect}"
+        f"          {end}, {counted(len(reply.text), 'character')}{refusal}{calls}, {tokens}, dialect {verdict.dialect}"
     )
 
 

@@ -27,15 +27,18 @@ COMMANDS: Final[dict[str, str]] = {
 }
 """Name of a subcommand and of its module here, and what it is for."""
 
+_DISTRIBUTION: Final = "agentloop-runtime"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status.
 
     A reader that goes away (``| head``) and Ctrl-C end it quietly, with the status that a shell
-    gives for the signal. Output that cannot be written (a full disk) is one line and status 1.
+    gives for the signal. Output that cannot be written (a full disk) is one line and status 2.
     """
-    if sys.stdout is None:  # started with standard output closed
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for as long as the process lives
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with it closed: what is written to it goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # while the process lives
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         args = _parse(words)
@@ -50,12 +53,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + 13  # SIGPIPE, which not every platform's signal module names
     except OSError as error:
         _drop_output()
-        print(f"agentloop: {error.strerror or error}", file=sys.stderr)
-        return 1
+        print(f"agentloop {words[0] if words else ''}: {error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _version() -> str:
+    """The name and the installed version; looked up only when it is asked for, since that takes its time."""
+    metadata = import_module("importlib.metadata")
+    try:
+        return f"agentloop {metadata.version(_DISTRIBUTION)}"
+    except ModuleNotFoundError:
+        return f"agentloop, of no known version: {_DISTRIBUTION} is not installed here"
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
@@ -67,6 +79,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="agentloop", description="An agent runtime whose replies are checked to the end of their stream."
     )
+    version = _version() if words[:1] == ["--version"] else ""
+    parser.add_argument("--version", action="version", version=version, help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, purpose in COMMANDS.items():
         if words[:1] == [name]:

@@ -22,7 +22,7 @@ from ..testing import Answer, ReplayServer
 from ..wire.assembler import ReplyAssembler
 from ..wire.deltas import CallDelta
 from .notebook import PROMPT, Note, Notebook, notes_agent
-from .screen import Screen, usage_words
+from .screen import Screen, counted, usage_words
 
 __all__ = ["add_parser", "load_demo_recordings", "run"]
 
@@ -80,7 +80,7 @@ async def _demo(screen: Screen, pace: float) -> int:
             screen.line(
                 screen.style("An agent with two tools, over HTTP on loopback. Nothing leaves this machine.", "bold")
             )
-            screen.labelled("server", f"{server.url} answers with {len(recordings)} recordings")
+            screen.labelled("server", f"{server.url} answers with {counted(len(recordings), 'recording')}")
             screen.labelled(
                 "agent", f"{agent.name}: {', '.join(agent.toolset.names)} (dialect {provider.dialect.name})"
             )
@@ -106,13 +106,14 @@ async def _whole_run(screen: Screen, runtime: Runtime, notebook: Notebook, serve
     screen.line(screen.style(f"The run is {result.outcome} ({result.reason}).", "bold"))
     screen.labelled(
         "cost",
-        f"{result.model_calls} model calls in {len(server.requests)} requests, {result.tool_calls} tool calls, "
+        f"{counted(result.model_calls, 'model call')} in {counted(len(server.requests), 'request')}, "
+        f"{counted(result.tool_calls, 'tool call')}, "
         f"{usage_words(result.usage)}, {time.monotonic() - began:.1f} s",
     )
     screen.labelled("asked", f"{intended}  (what the model wanted to write)")
     for note in written:
         screen.labelled("written", f"{_note(note)}  (what the tool really wrote)", style="green")
-    screen.labelled("read", f"the last request carried {len(seen)} tool results")
+    screen.labelled("read", f"the last request carried {counted(len(seen), 'tool result')}")
     return result.outcome == "completed" and len(written) == 1 and len(seen) == result.tool_calls
 
 

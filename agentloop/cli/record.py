@@ -14,7 +14,8 @@ from ..messages import Message, ModelRequest, SystemMessage, UserMessage
 from ..providers import ChatCompletions, Recorder
 from ..wire.deltas import TextDelta
 from ..wire.foreign import decode_request
-from .endpoint import add_endpoint_arguments, endpoint_provider
+from .endpoint import add_endpoint_arguments, endpoint_provider, read_prompt
+from .screen import server_words
 
 __all__ = ["add_parser", "run"]
 
@@ -65,6 +66,9 @@ async def _send(provider: ChatCompletions, request: ModelRequest) -> int:
         return 0
     except AgentLoopError as error:
         print(f"\nagentloop record: {error}", file=sys.stderr)
+        said = server_words(error)
+        if said is not None:
+            print(said, file=sys.stderr)
         return 1
     finally:
         await provider.aclose()
@@ -78,5 +82,5 @@ def _request(args: argparse.Namespace) -> tuple[ModelRequest, str]:
         foreign = decode_request(Path(args.request).read_bytes())
         return foreign.request, foreign.model
     messages: list[Message] = [SystemMessage(content=args.system)] if args.system else []
-    messages.append(UserMessage(content=sys.stdin.read() if args.prompt == "-" else args.prompt))
+    messages.append(UserMessage(content=read_prompt(args.prompt)))
     return ModelRequest(messages=tuple(messages)), ""

@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "replay",
         help="serve recorded streams as a live endpoint",
-        description="Answers POST /v1/chat/completions with the .sse recordings in DIR: those of the model that is "
+        description="Answers POST PREFIX/chat/completions with the .sse recordings in DIR: those of the model that is "
         "asked for (or of that name), in the order of their names and around again; all of them for another model. "
         "Runs until it is interrupted.",
     )
@@ -32,27 +32,36 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--pace", type=_seconds, default=0.0, metavar="SECONDS", help="between two writes of an answer (default 0)"
     )
+    parser.add_argument("--prefix", default="/v1", help="the path before /chat/completions (default /v1)")
     parser.set_defaults(usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted or terminated; 2 when there is nothing to serve or nowhere to listen."""
     try:
-        server = ReplayServer(args.directory, host=args.host, port=args.port, pace=args.pace)
-        asyncio.run(_serve(server))
+        server = ReplayServer(args.directory, host=args.host, port=args.port, pace=args.pace, prefix=args.prefix)
     except (InputError, OSError) as error:
         args.usage_error(str(error))  # exits with status 2
+        raise
+    try:
+        asyncio.run(_serve(server, f"{args.host}:{args.port}"))
+    except InputError as error:
+        args.usage_error(str(error))
         raise
     return 0
 
 
-async def _serve(server: ReplayServer) -> None:
+async def _serve(server: ReplayServer, where: str) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):  # Windows, where Ctrl-C interrupts by itself
             loop.add_signal_handler(number, stop.set)
-    async with server:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(server)
+        except OSError as error:
+            raise InputError(f"cannot listen on {where}: {error.strerror or error}") from error
         print(f"serving {', '.join(server.models)}", file=sys.stderr)
         print(server.url, flush=True)
         await stop.wait()

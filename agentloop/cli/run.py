@@ -33,8 +33,8 @@ from ..providers import ChatCompletions
 from ..results import RunResult
 from ..runtime import Runtime
 from ..sinks import JsonLinesSink
-from .endpoint import add_endpoint_arguments, endpoint_provider
-from .screen import Screen, usage_words
+from .endpoint import add_endpoint_arguments, endpoint_provider, read_prompt
+from .screen import Screen, counted, server_words, usage_words
 
 __all__ = ["AgentNotFound", "add_parser", "load_agent", "run"]
 
@@ -67,10 +67,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         provider = endpoint_provider(args, os.environ)
         agent = load_agent(args.agent)
+        prompt = read_prompt(args.prompt)
     except InputError as error:
         args.usage_error(str(error))  # exits with status 2
         raise
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     try:
         result = asyncio.run(_run(agent, prompt, provider, as_json=args.json, notices=notices))
     except AgentLoopError as error:
@@ -153,7 +153,8 @@ def _notice(notices: Screen, event: Event) -> None:
         case ToolProgress():
             notices.labelled("progress", f"{event.tool}: {event.message}")
         case ToolEnded(status="success"):
-            notices.labelled("result", f"{event.tool}: {event.output_bytes} bytes, {event.duration_ms} ms")
+            size = counted(event.output_bytes, "byte")
+            notices.labelled("result", f"{event.tool}: {size}, {event.duration_ms} ms")
         case ToolEnded() | ToolSkipped():
             notices.labelled("result", f"{event.tool}: {event.slot} ({event.code})", style="red")
         case RequestRejected():
@@ -161,7 +162,7 @@ def _notice(notices: Screen, event: Event) -> None:
         case ModelEnd(retracted=True):
             notices.labelled("failed", "the text of this attempt is withdrawn", style="red")
         case RunEnded():
-            calls = f"{event.model_calls} model calls, {event.tool_calls} tool calls"
+            calls = f"{counted(event.model_calls, 'model call')}, {counted(event.tool_calls, 'tool call')}"
             notices.labelled("end", f"{event.outcome} ({event.reason}), {calls}, {usage_words(event.usage)}")
         case _:
             pass
@@ -170,4 +171,7 @@ def _notice(notices: Screen, event: Event) -> None:
 def _failed(notices: Screen, error: AgentLoopError) -> int:
     cause = f": {type(error.__cause__).__name__}: {error.__cause__}" if error.__cause__ is not None else ""
     notices.line(f"agentloop run: {type(error).__name__}: {error}{cause}")
+    said = server_words(error)
+    if said is not None:
+        notices.line(said)
     return 1

@@ -8,7 +8,7 @@ from typing import Final, TextIO
 
 from ..messages import Usage
 
-__all__ = ["Screen", "usage_words"]
+__all__ = ["Screen", "counted", "server_words", "usage_words"]
 
 _STYLES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
 
@@ -21,11 +21,25 @@ _CONTROLS: Final = dict.fromkeys((*range(0x20), 0x7F, *range(0x80, 0xA0)), "\uff
 """What a model or a server wrote must not move the cursor or reprogram a terminal."""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, in the plural where it is not one: ``1 call``, ``2 calls``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def server_words(error: BaseException) -> str | None:
+    """A line with what the server said about an error, shortened; None where it said nothing.
+
+    It may quote the request, so it is for the person who sent that and stands in no error's text.
+    """
+    words = getattr(error, "vendor_message", None)
+    return f"the server said: {''.join(c if c.isprintable() else ' ' for c in words)}" if words else None
+
+
 def usage_words(usage: Usage | None) -> str:
     """Tokens in words, as the provider reported them."""
     if usage is None:
         return "usage not reported"
-    return f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
+    return f"{counted(usage.input_tokens, 'token')} in, {usage.output_tokens} out"
 
 
 class Screen:

@@ -1,6 +1,6 @@
 """The two effects of a run, send a request and run a tool, and the ledger both debit."""
 
-from .execution import answer_call, skip_calls
+from .execution import answer_call, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .scope import Scope, deliver_cancel, settle
 from .send import Rejected, measure, send
@@ -16,6 +16,7 @@ __all__ = [
     "answer_call",
     "deliver_cancel",
     "execute",
+    "has_room",
     "measure",
     "send",
     "settle",

@@ -14,15 +14,25 @@ import msgspec
 from ..errors import ToolCrashed, UnsettledError
 from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
 from ..exchange import Slot, SlotState
+from ..limits import LoopLimits
 from ..messages import ToolFeedback, ToolResult
 from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
 from .scope import Scope, deliver_cancel
 from .tool_call import ToolOutcome, execute
 
-__all__ = ["answer_call", "skip_calls"]
+__all__ = ["answer_call", "has_room", "skip_calls"]
 
 _FRAME = len(b'"tool_call_id":,')
 """What a feedback has as JSON that its result has not, besides the call id."""
+
+_LEAST = len(msgspec.json.encode(cut_result(ToolResult.error("x" * 1024), 1))) + 16
+"""The shortest result that text can be cut to, with room for the digits of its full size."""
+
+
+def has_room(limits: LoopLimits, call_id: str) -> bool:
+    """Whether a call's id leaves room for an answer within ``feedback_bytes`` (R98, R102)."""
+    spare = limits.feedback_bytes - _FRAME - _LEAST
+    return 6 * len(call_id) + 2 <= spare or len(msgspec.json.encode(call_id)) <= spare
 
 
 async def answer_call(scope: Scope, exchange: int, position: int) -> None:
@@ -138,7 +148,11 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
 
 
 def _context(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContext[object]:
+    attempt = slot.attempt
+
     async def progress(message: str, fraction: float | None) -> None:
+        if slot.state != "started" or slot.attempt != attempt:
+            return  # told by what outlived the execution: a task of the tool, a thread out of time
         scope.emitter.process(
             ToolProgress, effect_id, tool=tool.name, call_id=slot.call.id, message=message, fraction=fraction
         )
@@ -151,7 +165,7 @@ def _context(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContex
         tool=tool.name,
         call_id=slot.call.id,
         effect_id=effect_id,
-        attempt=slot.attempt,
+        attempt=attempt,
         on_progress=progress,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
-from ..effects import Ledger
+from ..effects import Ledger, has_room
 from ..exchange import Entry, RunOutcome, Slot, Turn
 from ..limits import LoopLimits
 from .states import Phase
@@ -217,6 +217,8 @@ def _limit_of_calls(
             call = last.slots[position].call
             if turn.equal_calls[call.name, call.arguments.text] > limits.max_equal_calls:
                 return "max_equal_calls"
+    if not all(has_room(limits, last.slots[position].call.id) for position in open_calls):
+        return "feedback_bytes"
     reserve = len(open_calls) * limits.feedback_bytes
     if turn.request_size + reserve > limits.request_bytes:
         return "request_bytes"

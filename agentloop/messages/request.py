@@ -113,7 +113,7 @@ class ModelOptions(Value, frozen=True):
     """Provider-neutral options of one call; None leaves the provider's default.
 
     Attributes:
-        temperature: 0 to 2. top_p: above 0, to 1.
+        temperature: 0 to 2. top_p: 0 to 1.
         max_output_tokens: ceiling of this request, 1 and up.
         stop: up to 16 non-empty strings.
         seed: any integer.

@@ -38,7 +38,7 @@ from .http_source import HTTPSource, is_event_stream, read_some, translate_error
 from .provider import ModelStream, RequestInspection
 from .reading import ReplyStream
 from .recording import Recorder
-from .secrets import secret_values
+from .secrets import redact_text, secret_values
 
 __all__ = ["ApiKey", "ChatCompletions"]
 
@@ -116,6 +116,12 @@ class ChatCompletions:
             check_key(api_key)
         elif api_key is not None and not callable(api_key):
             raise InputError("ChatCompletions.api_key: expected a string, a function or None")
+        _require_kind("timeouts", timeouts, Timeouts)
+        _require_kind("trust_env", trust_env, bool)
+        if session is not None:
+            _require_kind("session", session, aiohttp.ClientSession)
+        if recorder is not None:
+            _require_kind("recorder", recorder, Recorder)
         self.base_url, self.model = str(base), model
         self.dialect = choose_dialect(dialect, base.host or "")
         self.timeouts = timeouts
@@ -283,7 +289,8 @@ class _Send:
                     f"{code}: expected an answer within {seconds:g} s, got none", code=code, attempt_id=self._attempt_id
                 )
             else:
-                failure = translate_error(error, self._attempt_id)
+                url = self._owner._url
+                failure = translate_error(error, self._attempt_id, server=f"{url.scheme}://{url.host}:{url.port}")
         raise failure  # outside the handler: what the HTTP library raised may hold the request's headers
 
     async def _refuse(self, source: HTTPSource, started: float, secrets: tuple[str, ...]) -> NoReturn:
@@ -311,9 +318,14 @@ class _Send:
             0,
             0,
             "content type text/event-stream",
-            body_kind(response.headers.get("Content-Type", ""), body[:64]),
+            redact_text(body_kind(response.headers.get("Content-Type", ""), body[:64]), secrets),
             dialect=owner.dialect.name,
             vendor_code=vendor.code if vendor else None,
             vendor_type=vendor.type if vendor else None,
             vendor_message=vendor.message if vendor else None,
         )
+
+
+def _require_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InputError(f"ChatCompletions.{field}: expected {kind.__name__}, got {type(value).__name__}")

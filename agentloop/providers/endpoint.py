@@ -21,31 +21,37 @@ __all__ = ["check_key", "choose_dialect", "read_base_url", "request_headers", "s
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
+_PORT: Final = re.compile(r"https?://(?:[^/?#]*@)?[^/?#@]*:(\d{1,20})(?:[/?#]|\Z)", re.IGNORECASE)
+_LAST_PORT: Final = 65_535
 _OWN_HEADERS: Final = frozenset(
     {"content-length", "content-type", "host", "transfer-encoding", "connection", "x-client-request-id"}
 )
 
 
-def read_base_url(text: str) -> URL:
+def read_base_url(text: str, *, where: str = "ChatCompletions.base_url") -> URL:
     """The part of the URL before ``/chat/completions``, without a slash at its end.
 
     Raises:
-        InputError: it is no http or https URL with a host, or holds a user, a query or a fragment.
+        InputError: it is no http or https URL with a host, or holds a user, a query or a fragment;
+            says ``where`` it came from.
     """
     if type(text) is not str:
-        raise InputError("ChatCompletions.base_url: expected a string")
+        raise InputError(f"{where}: expected a string")
     try:
         url = URL(text.rstrip("/"))
     except ValueError:
-        raise InputError("ChatCompletions.base_url: expected an http or https URL, got no URL") from None
+        port = _PORT.match(text)
+        if port is not None and int(port[1]) > _LAST_PORT:
+            raise InputError(f"{where}: expected a port from 0 to {_LAST_PORT}, got one out of range") from None
+        raise InputError(f"{where}: expected an http or https URL, got no URL") from None
     if url.scheme not in ("http", "https") or not url.host:
-        raise InputError("ChatCompletions.base_url: expected an http or https URL with a host")
+        raise InputError(f"{where}: expected an http or https URL with a host")
     if url.user is not None or url.password is not None:
-        raise InputError("ChatCompletions.base_url: expected no user or password in it; use api_key= or headers=")
+        raise InputError(f"{where}: expected no user or password in it; use api_key= or headers=")
     if url.raw_query_string or url.raw_fragment:
-        raise InputError("ChatCompletions.base_url: expected no query or fragment in it; use query=")
+        raise InputError(f"{where}: expected no query or fragment in it; use query=")
     if url.path.endswith("/chat/completions"):
-        raise InputError("ChatCompletions.base_url: expected the part before /chat/completions")
+        raise InputError(f"{where}: expected the part before /chat/completions")
     return url
 
 
@@ -64,14 +70,14 @@ def choose_dialect(wanted: str | Dialect | None, host: str) -> Dialect:
     raise InputError(f"ChatCompletions.dialect: expected a name, a Dialect or None, got {type(wanted).__name__}")
 
 
-def check_key(key: Any) -> None:
+def check_key(key: Any, *, where: str = "ChatCompletions.api_key") -> None:
     """Refuse what no header can carry as a key.
 
     Raises:
-        InputError: without the key.
+        InputError: says ``where`` it came from, without the key.
     """
     if type(key) is not str or not _VISIBLE.fullmatch(key):
-        raise InputError("ChatCompletions.api_key: expected a non-empty string of visible ASCII characters")
+        raise InputError(f"{where}: expected a non-empty string of visible ASCII characters")
 
 
 def request_headers(given: Mapping[str, str] | None, *, has_key: bool) -> dict[str, str]:
@@ -100,6 +106,8 @@ def string_pairs(name: str, given: Mapping[str, str] | None) -> dict[str, str]:
     Raises:
         InputError: says the argument's ``name``, for a name or value that is no string.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(f"ChatCompletions.{name}: expected a mapping, got {type(given).__name__}")
     pairs = dict(given or {})
     for key, value in pairs.items():
         if type(key) is not str or type(value) is not str or not key:

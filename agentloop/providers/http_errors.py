@@ -3,7 +3,8 @@
 Vendors agree on little. Seen in recordings: an ``error`` object with string, integer or null
 codes; ``error`` as plain text with ``code`` beside it; an ``error`` inside ``error``; a list with
 one object; a bare object with ``detail`` or ``message``; HTML of a proxy; plain text; nothing.
-Only short strings are taken from a body: it is never kept or shown whole.
+Only short strings are taken from a body: it is never kept or shown whole. The text of an error has
+none of a vendor's sentences, which may quote the request; they are an attribute.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ VENDOR_MESSAGE_CHARS: Final = 300
 """How much of a vendor's message is kept."""
 
 _CODE_CHARS: Final = 100
+_WORD: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _HTML_TITLE: Final = re.compile(rb"<(?:title|h1)[^>]*>(.*?)</(?:title|h1)>", re.IGNORECASE | re.DOTALL)
 _PROCESSED_4XX: Final = frozenset({408, 409, 499})
@@ -107,18 +109,25 @@ def status_error(
     secrets = tuple(secrets)
     vendor = parse_error_body(body, secrets=secrets)
     request_id = headers.get("x-request-id")
-    said = " / ".join(word for word in (vendor.type, vendor.code, vendor.message, vendor.upstream) if word)
+    request_id = redact_text(shorten(request_id, _CODE_CHARS), secrets) if request_id else None
+    message = " / ".join(text for text in (vendor.message, vendor.upstream) if text)
     return HTTPStatusError(
-        f"HTTP {status}: expected 200 with an event stream, got {said or 'no reason'}",
+        f"HTTP {status}: expected 200 with an event stream, got {_facts(vendor, request_id)}",
         status=status,
         attempt_id=attempt_id,
         may_have_been_processed=may_have_been_processed(status),
         retry_after=parse_retry_after(headers, now=now),
         vendor_code=vendor.code,
         vendor_type=vendor.type,
-        vendor_message=vendor.message,
-        request_id=redact_text(shorten(request_id, _CODE_CHARS), secrets) if request_id else None,
+        vendor_message=redact_text(shorten(message), secrets) or None,
+        request_id=request_id,
     )
+
+
+def _facts(vendor: VendorError, request_id: str | None) -> str:
+    """Type, code and request id for the text of an error; each only if it is one plain word."""
+    named = (("type", vendor.type), ("code", vendor.code), ("request id", request_id))
+    return ", ".join(f"{name} {word}" for name, word in named if word and _WORD.fullmatch(word)) or "no code"
 
 
 def _from_json(value: Any) -> VendorError:

@@ -109,14 +109,19 @@ async def read_some(content: aiohttp.StreamReader, until: float) -> tuple[bytes,
     return b"".join(chunks)[:ERROR_BODY_BYTES], False
 
 
-def translate_error(error: Exception, attempt_id: str) -> ProviderError:
-    """Translate what the HTTP library raised, without what it may hold of the request."""
+def translate_error(error: Exception, attempt_id: str, *, server: str) -> ProviderError:
+    """Translate what the HTTP library raised, without what it may hold of the request but scheme, host and port."""
     kind = type(error).__name__
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)):
         inner = getattr(error, "os_error", None)
         detail = f"{kind}, {type(inner).__name__}" if inner is not None else kind
+        hint = ""
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            hint = ": its certificate was not accepted"
+        elif isinstance(error, aiohttp.ClientConnectorSSLError):
+            hint = ": no TLS was agreed on; a server without TLS has an http:// URL"
         failed = ConnectionFailed(
-            f"expected a connection to the server, got none ({detail})",
+            f"expected a connection to {server}, got none ({detail}){hint}",
             attempt_id=attempt_id,
             may_have_been_processed=False,
         )

@@ -105,10 +105,15 @@ def load_recording(path: str | Path) -> Recording:
     """Read one recording: the ``.sse`` file, and its sidecar where there is one.
 
     Raises:
-        InputError: the sidecar is not a version 1 sidecar.
+        InputError: there is no such file, its name does not end in ``.sse``, or the sidecar is not a
+            version 1 sidecar.
         OSError: a file cannot be read.
     """
     path = Path(path)
+    if not path.exists():
+        raise InputError(f"recordings: expected a folder or a .sse file, got {str(path)!r}, which does not exist")
+    if path.suffix != ".sse":
+        raise InputError(f"recordings: expected a .sse file, got {path.name!r}")
     body = path.read_bytes()
     sidecar = path.with_suffix(".json")
     if not sidecar.exists():
@@ -134,18 +139,29 @@ def load_recordings(source: str | Path | Sequence[str | Path | Recording]) -> tu
     """Read a folder's recordings in the order of their names, or a list of files in its own order.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or a file is no recording.
         OSError: a file or the folder cannot be read.
     """
+    if isinstance(source, bytes) or not isinstance(source, (str, Path, Iterable)):
+        got = type(source).__name__
+        raise InputError(f"recordings: expected a folder, a .sse file or a sequence of recordings, got {got}")
     if isinstance(source, (str, Path)):
         root = Path(source)
         files: Iterable[str | Path | Recording] = sorted(root.glob("*.sse")) if root.is_dir() else [root]
     else:
         files = source
-    found = tuple(item if isinstance(item, Recording) else load_recording(item) for item in files)
+    found = tuple(_recording(at, item) for at, item in enumerate(files))
     if not found:
         raise InputError("recordings: expected at least one .sse file, got none")
     return found
+
+
+def _recording(at: int, item: str | Path | Recording) -> Recording:
+    if isinstance(item, (str, Path)):
+        return load_recording(item)
+    if not isinstance(item, Recording):
+        raise InputError(f"recordings[{at}]: expected a .sse file or a Recording, got {type(item).__name__}")
+    return item
 
 
 class Recorder:
@@ -159,6 +175,9 @@ class Recorder:
         folder: made when it does not exist.
         clock: monotonic seconds, for arrival times.
         now: the current time, for ``date``.
+
+    Raises:
+        InputError: ``folder`` is no path, or a file.
     """
 
     def __init__(
@@ -168,7 +187,11 @@ class Recorder:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        if not isinstance(folder, (str, Path)):
+            raise InputError(f"Recorder.folder: expected a path, got {type(folder).__name__}")
         self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():  # before a request is paid for
+            raise InputError(f"Recorder.folder: expected a folder, got the file {self.folder.name!r}")
         self.saved: list[Path] = []
         self._clock, self._now = clock, now
 

@@ -97,7 +97,7 @@ class ReplayProvider:
         at = len(self.requests)
         if at >= len(self._recordings) and not self._repeat:
             raise ProviderError(
-                f"replay: expected at most {len(self._recordings)} sends, one a recording, got one more",
+                f"replay: expected no more sends than recordings ({len(self._recordings)}), got one more",
                 attempt_id=attempt_id,
                 may_have_been_processed=False,
             )

@@ -5,7 +5,7 @@ from .fan_out import FanOut, QueueSink
 from .feed import Feed, Follower
 from .json_lines import JsonLinesSink
 from .observers import ObserverHub
-from .sink import Observer, Sink
+from .sink import Observer, Sink, require_observer, require_sink
 
 __all__ = [
     "Emitter",
@@ -17,5 +17,7 @@ __all__ = [
     "ObserverHub",
     "QueueSink",
     "Sink",
+    "require_observer",
+    "require_sink",
     "wall_ms",
 ]

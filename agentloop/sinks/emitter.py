@@ -41,6 +41,7 @@ class Emitter:
         self.run_id, self.feed = run_id, feed
         self._sink, self._observers, self._now = sink, observers or None, now_ms
         self._sequence = 0
+        self._sink_failed = False  # a sink's failure ends the run, so it is not told again in the log
 
     def _make(self, kind: type[E], span_id: str | None, fields: dict[str, Any]) -> E:
         self._sequence = sequence = self._sequence + 1
@@ -79,13 +80,18 @@ class Emitter:
         try:
             if self._sink is not None:
                 await self._sink.emit(event)
+        except Exception:
+            self._sink_failed = True
+            raise
         finally:
             self._publish(event, sequence)
         if self.feed.behind:
             await self.feed.room()
 
     async def end(self, invocation_id: str, **fields: Any) -> None:
-        """Deliver `ModelEnd` within 250 ms. Its failure changes nothing (R264, R265).
+        """Deliver `ModelEnd` within 250 ms. Its failure changes nothing (R264, R265), and is logged.
+
+        When the run is ending because its sink failed before, the run's own error tells of it.
 
         A second cancel that arrives meanwhile is passed on after the event is published.
         """
@@ -102,6 +108,7 @@ class Emitter:
         except (Exception, asyncio.CancelledError) as error:  # whatever a host's sink raises
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > cancels:
                 raise  # it is this task that is cancelled
-            _log.exception("sink failed on model.end; the outcome stands")
+            if not self._sink_failed:
+                _log.exception("sink failed on model.end; the outcome stands")
         finally:
             self._publish(event, sequence)

@@ -6,7 +6,7 @@ import asyncio
 
 from ..events import ModelEnd, OutputEvent
 from ..limits import check_count
-from .sink import Sink
+from .sink import Sink, require_sink
 
 __all__ = ["FanOut", "QueueSink"]
 
@@ -16,9 +16,14 @@ class FanOut:
 
     `ModelEnd` is given to all at once and whatever one of them does, so that none is left with a
     preview that does not stand (R265).
+
+    Raises:
+        InputError: one of them is no sink.
     """
 
     def __init__(self, *sinks: Sink) -> None:
+        for at, sink in enumerate(sinks):
+            require_sink(f"FanOut[{at}]", sink)
         self._sinks = sinks
 
     async def emit(self, event: OutputEvent) -> None:

@@ -45,7 +45,9 @@ class _Pump:
                 event = self._queue.popleft()
                 try:
                     await self._observer.observe(event)
-                except (Exception, asyncio.CancelledError) as error:  # whatever a host raises
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:  # whatever a host raises
                     if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
                         raise
                     self.failed += 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..errors import InputError
 from ..events import Event, OutputEvent
 
-__all__ = ["Observer", "Sink"]
+__all__ = ["Observer", "Sink", "require_observer", "require_sink"]
 
 
 class Sink(Protocol):
@@ -30,3 +31,24 @@ class Observer(Protocol):
 
     async def observe(self, event: Event) -> None:
         """Take one event."""
+
+
+def require_sink(where: str, value: object) -> None:
+    """Refuse what is no `Sink`, before a run meets it.
+
+    Raises:
+        InputError: names ``where`` and what came.
+    """
+    _require_method(where, value, "emit")
+
+
+def require_observer(where: str, value: object) -> None:
+    """Refuse what is no `Observer`; as `require_sink`."""
+    _require_method(where, value, "observe")
+
+
+def _require_method(where: str, value: object, method: str) -> None:
+    if isinstance(value, type):
+        raise InputError(f"{where}: expected an object with an async {method}(event), got the class {value.__name__}")
+    if not callable(getattr(value, method, None)):
+        raise InputError(f"{where}: expected an object with an async {method}(event), got {type(value).__name__}")

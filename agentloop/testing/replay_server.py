@@ -1,7 +1,7 @@
 """A loopback HTTP server that answers with recordings, and with every way an answer can go wrong.
 
-It serves ``POST .../chat/completions`` and ``GET .../models`` under any prefix, over plain sockets,
-and remembers every request, so that a test can count exactly what was sent:
+It serves ``POST /v1/chat/completions`` and ``GET /v1/models``, or both under another prefix, over plain
+sockets, and remembers every request, so that a test can count exactly what was sent:
 
     async with ReplayServer("recordings/") as server:
         provider = ChatCompletions(server.url, model="notes-demo")
@@ -28,6 +28,7 @@ from typing import Any, Final, Literal, Self
 
 import msgspec
 
+from ..errors import InputError
 from ..providers.recording import Recording, load_recordings
 
 __all__ = ["Answer", "ReceivedRequest", "ReplayServer"]
@@ -35,6 +36,9 @@ __all__ = ["Answer", "ReceivedRequest", "ReplayServer"]
 _REASONS: Final = {200: "OK", 307: "Temporary Redirect", 404: "Not Found", 429: "Too Many Requests"}
 _EVENT: Final = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r)|.+", re.DOTALL)
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing sends RST
+_PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~%!$&'()*+,;=:@-]*)*")
+_TLS: Final = b"\x16"  # the first byte of a TLS handshake, which has no line to wait for
+_NO_TLS: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n"
 _RESET_DELAY: Final = 0.02  # a reset discards what the kernel has not delivered yet
 
 
@@ -151,6 +155,10 @@ class ReplayServer:
             scripted.
         port: 0 picks a free one.
         pace: seconds between the writes of recorded answers.
+        prefix: the path before ``/chat/completions``; any other path is a 404 that names the right URL.
+
+    Raises:
+        InputError: there is no recording in ``recordings``, or ``prefix`` is no path.
 
     Attributes:
         requests: every request so far, refused ones included.
@@ -164,11 +172,15 @@ class ReplayServer:
         host: str = "127.0.0.1",
         port: int = 0,
         pace: float = 0.0,
+        prefix: str = "/v1",
     ) -> None:
+        if type(prefix) is not str or not _PREFIX.fullmatch(prefix):
+            raise InputError(f"ReplayServer.prefix: expected a path such as /v1, got {prefix!r}")
         self.requests: list[ReceivedRequest] = []
         self.disconnects = 0
         self._recordings = () if recordings is None else load_recordings(recordings)
         self._host, self._port, self._pace = host, port, pace
+        self._prefix = prefix.rstrip("/")
         self._script: deque[Answer] = deque()
         self._served: dict[str, int] = {}
         self._connections = 0
@@ -178,8 +190,9 @@ class ReplayServer:
 
     @property
     def url(self) -> str:
-        """The base URL, ending in ``/v1``."""
-        return f"http://{self._host}:{self._port}/v1"
+        """The base URL, ending in the prefix."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}{self._prefix}"
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -244,7 +257,7 @@ class ReplayServer:
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         writer.transport.set_write_buffer_limits(high=0)  # drain waits until the kernel has all of it
         try:
-            while (request := await _read_request(reader, number)) is not None:
+            while (request := await _read_request(reader, writer, number)) is not None:
                 self.requests.append(request)
                 self._change.set()
                 if not await self._respond(request, writer):
@@ -272,11 +285,12 @@ class ReplayServer:
 
     def _answer(self, request: ReceivedRequest) -> Answer:
         path = request.path.split("?", 1)[0]
-        if request.method == "GET" and path.endswith("/models"):
+        if request.method == "GET" and path == f"{self._prefix}/models":
             models = [{"id": name, "object": "model", "owned_by": "replay"} for name in self.models]
             return Answer.error(200, {"object": "list", "data": models})
-        if request.method != "POST" or not path.endswith("/chat/completions"):
-            return Answer.error(404, _error("not_found", "expected POST /v1/chat/completions or GET /v1/models"))
+        if request.method != "POST" or path != f"{self._prefix}/chat/completions":
+            rule = f"expected POST {self.url}/chat/completions or GET {self.url}/models"
+            return Answer.error(404, _error("not_found", f"{rule}, got {request.method} {path[:200]}"))
         if self._script:
             return self._script.popleft()
         try:
@@ -325,10 +339,16 @@ class ReplayServer:
         return True
 
 
-async def _read_request(reader: asyncio.StreamReader, connection: int) -> ReceivedRequest | None:
-    """Read one request; None when the client closed the connection instead of sending one whole."""
+async def _read_request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int
+) -> ReceivedRequest | None:
+    """Read one request; None when the client closed the connection instead of sending one whole, or speaks TLS."""
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readexactly(1)
+        if head == _TLS:
+            writer.write(_NO_TLS)  # the client cannot read it, and knows from it that this is no TLS
+            return None
+        head += await reader.readuntil(b"\r\n\r\n")
         lines = head.decode("latin-1").split("\r\n")
         method, path, _ = lines[0].split(" ", 2)
         pairs = (line.partition(":") for line in lines[1:-2])

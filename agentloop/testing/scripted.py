@@ -85,11 +85,38 @@ def call(
         call_id: by default ``call_1``, ``call_2``… by its place in the reply.
         arguments_text: the raw text, also of invalid JSON; instead of ``arguments``.
         arguments: encoded as JSON; a parameter of the tool with a name taken here needs ``arguments_text``.
+
+    Raises:
+        InputError: a name or text that is no string, or an argument that JSON cannot hold, by name.
     """
+    _require_text("call.name", name)
+    if call_id is not None:
+        _require_text("call.call_id", call_id)
+    if arguments_text is not None:
+        _require_text("call.arguments_text", arguments_text)
     if arguments_text is not None and arguments:
         raise InputError("call: expected either arguments_text or single arguments, got both")
-    text = msgspec.json.encode(arguments).decode() if arguments_text is None else arguments_text
+    text = _encoded(arguments) if arguments_text is None else arguments_text
     return ScriptedCall(name=name, arguments=text, id=call_id)
+
+
+def _require_text(where: str, value: object) -> None:
+    if type(value) is not str:
+        raise InputError(f"{where}: expected str, got {type(value).__name__}")
+
+
+def _encoded(arguments: dict[str, Any]) -> str:
+    """The arguments as JSON; looks for the one to blame when there is one."""
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        for name, value in arguments.items():
+            try:
+                msgspec.json.encode(value)
+            except (TypeError, ValueError, OverflowError, RecursionError):
+                got = type(value).__name__
+                raise InputError(f"call: argument {name!r}: expected a value that JSON can hold, got {got}") from error
+        raise
 
 
 def reply(
@@ -109,11 +136,19 @@ def reply(
         finish: the finish word; by default ``tool_calls`` with calls, else ``stop``.
         usage: as reported, or (input tokens, output tokens); None is valid (R168).
         reasoning, refusal: kept in the reply's native part, as a stream would.
+
+    Raises:
+        InputError: ``text`` is no string, or ``calls`` no list of calls.
     """
+    _require_text("reply.text", text)
+    if not isinstance(calls, Iterable):
+        raise InputError(f'reply.calls: expected a list, as in calls=[call("read_note")], got {type(calls).__name__}')
     output: list[Text | ToolCall] = [Text(text=text)] if text else []
     for at, item in enumerate(calls, 1):
         if isinstance(item, ScriptedCall):
             item = ToolCall(id=item.id or f"call_{at}", name=item.name, arguments=JsonText(text=item.arguments))
+        elif not isinstance(item, ToolCall):
+            raise InputError(f"reply.calls[{at - 1}]: expected call(…), got {type(item).__name__}")
         output.append(item)
     asked = any(isinstance(item, ToolCall) for item in output)
     native = {
@@ -162,6 +197,8 @@ class ScriptedProvider:
     ) -> None:
         if deltas is not None and (type(deltas) is not int or deltas < 1):
             raise InputError("ScriptedProvider.deltas: expected None or an integer of 1 or more")
+        if not isinstance(script, Sequence):
+            raise InputError(f"ScriptedProvider.script: expected a list of entries, got {type(script).__name__}")
         for at, entry in enumerate(script):
             if not isinstance(entry, (ModelReply, Exception, Broken)) and not callable(entry):
                 raise InputError(f"ScriptedProvider.script[{at}]: got {type(entry).__name__}, which answers nothing")

@@ -231,6 +231,8 @@ def tool(
         InputError: a policy value is outside its range, or given twice.
     """
     own = ToolPolicy(idempotent=idempotent, timeout=timeout, errors=errors, max_output_bytes=max_output_bytes)
+    if policy is not None and type(policy) is not ToolPolicy:
+        raise InputError(f"tool: expected policy= to be a ToolPolicy, got {type(policy).__name__}")
     if policy is not None and own != _DEFAULTS:
         raise InputError("tool: expected either policy= or its single values, got both")
     scope = dict(sys._getframe(1).f_locals)  # types local to the defining function, for string annotations
@@ -245,6 +247,8 @@ def _from_function(
 ) -> Tool:
     if isinstance(fn, Tool) or not callable(fn):
         raise ToolDefinitionError("bad_tool", "", f"expected a function, got {type(fn).__name__}")
+    if isinstance(fn, type):
+        raise ToolDefinitionError("bad_tool", fn.__name__[:80], "expected a function, got a class")
     known = check_tool_name(getattr(fn, "__name__", None) if name is None else name)
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ToolDefinitionError("bad_tool", known, "expected a function that returns a value, got a generator")

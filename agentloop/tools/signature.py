@@ -7,10 +7,14 @@ the scope that defines it, so types local to a test function work too.
 
 from __future__ import annotations
 
+import decimal
+import enum
 import inspect
 import types
 import typing
+import uuid
 from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -21,6 +25,7 @@ from .context import ToolContext
 __all__ = ["Signature", "read_signature", "struct_schema"]
 
 _MUTABLE: Final = (list, dict, set, bytearray)
+_KEPT: Final = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUID, decimal.Decimal)
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +65,7 @@ def read_signature(tool: str, function: Callable[..., Any], scope: Mapping[str, 
         elif parameter.default is parameter.empty:
             fields.append((parameter.name, annotation))
         else:
+            _check_default(tool, parameter.name, annotation, parameter.default)
             fields.append((parameter.name, annotation, _default(parameter.default)))
     try:
         arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, frozen=True)
@@ -75,7 +81,8 @@ def _annotation(tool: str, function: Callable[..., Any], parameter: inspect.Para
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise _bad(tool, name, "expected a parameter that can be passed by name, got a positional-only one")
     if parameter.annotation is parameter.empty:
-        raise _bad(tool, name, "expected a type annotation")
+        method = "; to make a tool of a method, bind it first: tool(obj.method)" if name in ("self", "cls") else ""
+        raise _bad(tool, name, f"expected a type annotation{method}")
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
     names = {**scope, **_closure(inner)}
@@ -109,6 +116,44 @@ def _is_context(annotation: Any) -> bool:
     return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
 
 
+def _check_default(tool: str, parameter: str, annotation: Any, default: Any) -> None:
+    """Refuse a default that its own annotation does not admit: the model would be shown one that it may not send."""
+    if default is msgspec.UNSET:
+        return
+    try:
+        fitting = _converted(default, annotation)
+    except msgspec.ValidationError as error:
+        hint = "; annotate it as `T | None`" if default is None else ""
+        raise _bad(tool, parameter, f"its default does not fit its type: {_lower(error)}{hint}") from None
+    except (TypeError, ValueError, NotImplementedError):
+        return  # the type itself is at fault, and told where its schema is made
+    if isinstance(default, (str, int)) and not isinstance(fitting, (str, int, float)):
+        rule = f"expected `{type(fitting).__name__}`, got `{type(default).__name__}`"  # what a model may write for it
+        raise _bad(tool, parameter, f"its default does not fit its type: {rule}")
+
+
+def _lower(error: Exception) -> str:
+    text = str(error)
+    return text[:1].lower() + text[1:]
+
+
+def _converted(value: Any, annotation: Any) -> Any:
+    """What a value is under an annotation; members of an enumeration are values of theirs, as everything in them.
+
+    Raises:
+        msgspec.ValidationError: it is nothing of the kind.
+    """
+    try:
+        return msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        try:
+            plain = msgspec.to_builtins(value, builtin_types=_KEPT)
+        except (TypeError, ValueError, OverflowError):
+            plain = value
+        fitting = msgspec.convert(plain, annotation)
+        return value if isinstance(value, enum.Enum) else fitting
+
+
 def _default(value: Any) -> Any:
     """Python's meaning of a default: the object itself, shared by all calls."""
     return msgspec.field(default_factory=lambda: value) if isinstance(value, _MUTABLE) else value
@@ -125,17 +170,20 @@ def struct_schema(tool: str, kind: Any) -> dict[str, Any]:
     they are closed, so an unknown member is refused instead of dropped (R54, R161).
 
     Raises:
-        ToolDefinitionError: ``bad_tool``: the type has no JSON Schema.
+        ToolDefinitionError: ``bad_tool``: a type has no JSON Schema; names the parameter.
     """
     try:
         (schema,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise ToolDefinitionError("bad_tool", tool, f"a parameter has a type without a JSON Schema: {error}") from error
+        raise _no_schema(tool, kind, error) from error
     for part in parts.values():
         if part.get("required") == []:
             del part["required"]  # draft-04 wants at least one name there
         if "properties" in part:
             part.setdefault("additionalProperties", False)
+            for member in part["properties"].values():
+                if "default" in member:
+                    member["default"] = _tuples_as_lists(member["default"])
         elif "prefixItems" in part:
             part.setdefault("items", False)
     ref = schema.get("$ref", "")
@@ -145,6 +193,23 @@ def struct_schema(tool: str, kind: Any) -> dict[str, Any]:
     root = dict(parts.pop(name))
     root.pop("title", None)
     return {**root, "$defs": parts} if parts else root
+
+
+def _tuples_as_lists(value: Any) -> Any:
+    if type(value) is dict:
+        return {name: _tuples_as_lists(item) for name, item in value.items()}
+    return [_tuples_as_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _no_schema(tool: str, kind: Any, error: Exception) -> ToolDefinitionError:
+    """The error for the first parameter that has no JSON Schema by itself."""
+    reason = str(error).splitlines()[-1]  # above it stands advice on hooks that a tool does not have
+    for field in msgspec.structs.fields(kind):
+        try:
+            msgspec.json.schema_components([field.type])
+        except (TypeError, ValueError, NotImplementedError):
+            return _bad(tool, field.encode_name, f"expected a type with a JSON Schema: {reason}")
+    return ToolDefinitionError("bad_tool", tool, f"expected parameters with a JSON Schema: {reason}")
 
 
 def _used(name: str, parts: Mapping[str, Any]) -> bool:

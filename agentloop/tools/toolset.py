@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ..admission import digest
@@ -44,6 +44,8 @@ class ToolSet:
     def __init__(self, tools: Iterable[Tool] = (), *, policy_version: str = "") -> None:
         if type(policy_version) is not str:
             raise InputError(f"ToolSet.policy_version: expected str, got {type(policy_version).__name__}")
+        if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
+            raise InputError(f"ToolSet.tools: expected a sequence of tools, got {type(tools).__name__}")
         by_name: dict[str, Tool] = {}
         for member in tools:
             _add(by_name, member)

@@ -299,7 +299,7 @@ class ReplyAssembler:
                 draft.complete()
             elif not draft.finished:
                 raise Fault("truncated", "a finish and [DONE]", "the end of the body")
-            elif dialect.done_absent and not sse.is_cut:
+            elif dialect.done_absent and not sse.is_cut and not draft.late:
                 draft.complete()
             if draft.reply is None:
                 raise Fault("missing_done", "[DONE] and a blank line", "the end of the body after the finish")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -10,12 +10,14 @@ from ..admission.canonical import canonical_text
 from ..admission.strict_json import parse
 from ..errors import AdmissionError
 from ..messages.parts import JsonText, ToolCall
-from .chunks import CallPiece
+from .chunks import CallPiece, join_fields
 from .dialect import Dialect
 from .fault import Fault
 from .surrogates import Halves
 
 __all__ = ["OpenCall", "OpenCalls"]
+
+_SPACE: Final = " \t\n\r"  # what JSON takes for white space
 
 
 class OpenCall:
@@ -42,6 +44,11 @@ class OpenCall:
     @property
     def arguments(self) -> str:
         """The argument text so far."""
+        if len(self.pieces) > 1:  # joined once, so that asking after every piece stays cheap
+            shown = "".join(self.pieces[: self.shown])
+            new = "".join(self.pieces[self.shown :])
+            self.pieces[:] = [text for text in (shown, new) if text]
+            self.shown = 1 if shown else 0
         return "".join(self.pieces)
 
     def take_new(self) -> str:
@@ -90,9 +97,7 @@ class OpenCalls:
             self._take_name(call, piece.name)
         if piece.arguments:
             self._take_arguments(call, piece.arguments)
-        for key, value in piece.extras.items():
-            known = call.extras.get(key)
-            call.extras[key] = {**known, **value} if type(known) is dict and type(value) is dict else value
+        join_fields(call.extras, piece.extras)
         return call
 
     def _find(self, piece: CallPiece) -> OpenCall | None:
@@ -118,11 +123,19 @@ class OpenCalls:
     def _begins_anew(self, call: OpenCall, piece: CallPiece) -> bool:
         """Whether a piece without an id, where calls may share an index or have none, is another call.
 
-        It is when it brings a name and arguments and the newest call has both, complete.
+        It is when it brings a name and an object of arguments and the newest call has both, complete.
+
+        Raises:
+            Fault: ``missing_call_id``: a name again and no arguments, which may be this call or the next.
         """
-        if not (piece.name and piece.arguments and call.name and self._dialect.call_id_absent) or call.id:
+        if not (piece.name and call.name and self._dialect.call_id_absent) or call.id:
             return False
-        return call.whole or _is_object(call.arguments)
+        if not piece.arguments and piece.name == call.name:
+            raise Fault("missing_call_id", "an id, or arguments, where a name comes again", "neither")
+        if isinstance(piece.arguments, str) and not piece.arguments.lstrip(_SPACE).startswith("{"):
+            return False
+        last = next((text for told in reversed(call.pieces) if (text := told.rstrip(_SPACE))), "")
+        return call.whole or (last.endswith("}") and _is_object(call.arguments))
 
     def _open(self, piece: CallPiece) -> OpenCall:
         index = self._next if piece.index is None else piece.index

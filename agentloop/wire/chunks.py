@@ -19,6 +19,7 @@ __all__ = [
     "ChoicePiece",
     "error_event",
     "find_error",
+    "join_fields",
     "read_choices",
     "read_identity",
     "read_json",
@@ -171,7 +172,7 @@ def _vendor_fault(error: object) -> Fault:
 def _short(value: object) -> str | None:
     """A fact of an error as a short, printable string; numbers are written out."""
     if type(value) in (int, float):
-        return str(value)
+        value = str(value)
     if type(value) is not str or not value:
         return None
     text = value.encode("utf-8", "replace").decode()
@@ -259,6 +260,16 @@ def _read_content(content: object, path: str, dialect: Dialect) -> tuple[str, li
         elif kind != "reference":  # Mistral's numbers of sources: kept, not text
             raise _shape(f"{where}.type", "text, thinking or reference", kind)
     return "".join(texts), content
+
+
+def join_fields(known: dict[str, Any], told: dict[str, Any]) -> None:
+    """Add fields that no rule knows to those told before, in place: objects member by member, others replaced."""
+    for key, value in told.items():
+        before = known.get(key)
+        if type(before) is dict and type(value) is dict:
+            before.update(value)
+        else:
+            known[key] = value
 
 
 def thinking_text(part: dict[str, Any], path: str = "$") -> str:

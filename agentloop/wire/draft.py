@@ -47,6 +47,7 @@ class Draft:
         quick: the next event may be a plain delta: not the first one, none after the finish, none while
             half a character waits for the other half, and none once content came in parts.
         finished: a finish came.
+        late: something of the reply came after it, so only ``[DONE]`` tells where the reply ends.
         silent: events without data.
         last_id, last_model: as they came in the last chunk judged; an equal pair needs no judging.
         stencils: what chunks with that pair look like; dropped when it changes.
@@ -60,6 +61,7 @@ class Draft:
     def __init__(self, dialect: Dialect, *, max_reply_bytes: int | None) -> None:
         self.quick = False
         self.finished = False
+        self.late = False
         self.silent = 0
         self.last_id: str | None = None
         self.last_model: str | None = None
@@ -174,6 +176,7 @@ class Draft:
     def _take_choice(self, choice: ChoicePiece) -> None:
         if self.finished and not choice.is_empty:
             self._check_late(choice)
+            self.late = True
         take = self._halves.take
         if choice.parts:
             self._native.add_parts(choice.parts, before=[*self.text, *self.new_text])

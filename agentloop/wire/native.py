@@ -13,7 +13,7 @@ import msgspec
 from ..admission.canonical import canonical_text
 from ..errors import AdmissionError
 from ..messages.parts import Native
-from .chunks import thinking_text
+from .chunks import join_fields, thinking_text
 from .fault import Fault, kind_of
 from .surrogates import join_halves
 
@@ -97,13 +97,12 @@ class NativeParts:
                 _extend(self._details, detail, key, text or "", ("type", "index"))
             else:
                 self._details.append(_Run(detail, None))
-        for name, value in extras.items():
-            if name == "thinking_blocks" and type(value) is list:
-                for block in value:
-                    self._add_block(block)
-            else:
-                known = self._extras.get(name)
-                self._extras[name] = {**known, **value} if type(known) is dict and type(value) is dict else value
+        blocks = extras.get("thinking_blocks")
+        if type(blocks) is list:
+            for block in blocks:
+                self._add_block(block)
+            extras = {name: value for name, value in extras.items() if name != "thinking_blocks"}
+        join_fields(self._extras, extras)
 
     def _add_block(self, block: Any) -> None:
         """A thinking block grows until its signature has come."""

@@ -14,7 +14,7 @@ import msgspec
 from ..errors import InputError
 from .dialect import ALLOWANCES, Dialect
 
-__all__ = ["LENIENT", "OPENAI", "PRESETS", "dialect", "dialect_for_host", "narrowest_first"]
+__all__ = ["LENIENT", "OPENAI", "PRESETS", "PRESET_NAMES", "dialect", "dialect_for_host", "narrowest_first"]
 
 _SECOND_GENERATION: Final[dict[str, Any]] = {"max_tokens_field": "max_tokens"}  # what everybody but OpenAI calls it
 _REASONING: Final = ("refusal", "reasoning_content")
@@ -123,6 +123,12 @@ PRESETS: Final[dict[str, Dialect]] = {
     )
 }
 
+PRESET_NAMES: Final = (
+    f"{', '.join(preset.name for preset in (*_VENDORS, LENIENT))} "
+    "(most of them also as NAME_no_usage, for requests that ask for no usage)"
+)
+"""The names in words, for messages and help."""
+
 _HOSTS: Final = {
     "api.openai.com": "openai",
     "openai.azure.com": "azure",
@@ -156,16 +162,16 @@ _HOSTS: Final = {
 }
 
 
-def dialect(name: str) -> Dialect:
+def dialect(name: str, *, where: str = "dialect") -> Dialect:
     """The preset of that name.
 
     Raises:
-        InputError: there is none; the message lists the names.
+        InputError: there is none; the message says ``where`` the name came from, and lists the names.
     """
     try:
         return PRESETS[name]
     except KeyError:
-        raise InputError(f"dialect: expected one of {', '.join(PRESETS)}, got {name!r}") from None
+        raise InputError(f"{where}: expected one of {PRESET_NAMES}, got {name!r}") from None
 
 
 def dialect_for_host(host: str) -> Dialect:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..limits import SAFE_INTEGER
 from ..messages.parts import Usage
 from .dialect import Dialect
 from .fault import Fault, kind_of
@@ -11,6 +12,7 @@ from .fault import Fault, kind_of
 __all__ = ["UsageReport", "read_usage"]
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_RULE = "a non-negative integer"
 
 
 class UsageReport:
@@ -73,8 +75,8 @@ def read_usage(report: Any, *, partial: bool) -> Usage:
         else:
             counts[missing[0]] = whole - (one or 0) - (other or 0)
     for name, value in counts.items():
-        if value is None or value < 0:
-            raise Fault("bad_usage", f"usage.{name}: a non-negative integer", kind_of(value))
+        if value is None or not 0 <= value <= SAFE_INTEGER:
+            raise Fault("bad_usage", f"usage.{name}: {_RULE}", _got(value))
     return Usage(
         input_tokens=counts["prompt_tokens"] or 0,
         output_tokens=counts["completion_tokens"] or 0,
@@ -86,9 +88,13 @@ def read_usage(report: Any, *, partial: bool) -> Usage:
 
 def _count(owner: dict[str, Any], name: str, path: str = "usage") -> int | None:
     value = owner.get(name)
-    if value is not None and (type(value) is not int or value < 0):
-        raise Fault("bad_usage", f"{path}.{name}: a non-negative integer", kind_of(value))
+    if value is not None and (type(value) is not int or not 0 <= value <= SAFE_INTEGER):
+        raise Fault("bad_usage", f"{path}.{name}: {_RULE}", _got(value))
     return value
+
+
+def _got(value: object) -> str:
+    return "one over 2**53 - 1" if type(value) is int and value > SAFE_INTEGER else kind_of(value)
 
 
 def _detail(report: dict[str, Any], group: str, name: str) -> int | None:

@@ -138,6 +138,11 @@ def test_a_cut_admits_only_the_first_bytes(capsys: pytest.CaptureFixture[str], w
         assert check(capsys, path, "--cut", str(cut))[0] == 0
 
 
+def test_people_are_told_of_a_refusal_inside_an_accepted_reply(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(ROOT / "tests/recordings/refusal.sse")]) == 0
+    assert "completed ('stop'), 0 characters, a refusal of 23 characters, 26 tokens" in capsys.readouterr().out
+
+
 def test_people_get_words(capsys: pytest.CaptureFixture[str], write: Any) -> None:
     good, bad = write(*HELLO), write(FIRST, name="bad\x1b[31m.sse")
     assert main(["check", good, bad]) == 1
@@ -238,6 +243,45 @@ def test_a_reader_that_goes_away_ends_it_quietly(write: Any) -> None:
         assert process.wait(timeout=60) == 141
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_verdicts_that_cannot_be_written_are_no_refusal(write: Any, json: list[str]) -> None:
+    command = [sys.executable, "-m", "agentloop", "check", *json, write(*HELLO)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, b"agentloop check: No space left on device\n")
+
+
+def test_the_presets_are_named_shortly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["check", "--dialect", "nobody", "x.sse"])
+    said = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert "--dialect: expected auto or one of openai, azure, " in said
+    assert "NAME_no_usage" in said
+    assert "openai_no_usage" not in said
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    described = " ".join(capsys.readouterr().out.split())
+    assert "Presets: openai, azure, " in described
+    assert "openai_no_usage" not in described
+    monkeypatch.setenv("AGENTLOOP_DIALECT", "nobody")
+    with pytest.raises(SystemExit):
+        main(["check", "x.sse"])
+    assert "AGENTLOOP_DIALECT: expected auto or one of" in capsys.readouterr().err
+
+
+def test_one_call_is_in_the_singular(capsys: pytest.CaptureFixture[str], write: Any) -> None:
+    path = write(
+        FIRST,
+        calls(call(0, id="a", name="f", arguments="{}")),
+        chunk(choice({}, finish="tool_calls"), usage=USAGE),
+        DONE,
+    )
+    assert main(["check", path]) == 0
+    assert "0 characters, 1 call, 18 tokens" in capsys.readouterr().out
+
+
 def test_ctrl_c_ends_it_quietly(write: Any) -> None:
     command = [sys.executable, "-m", "agentloop", "check", "--json", write(*HELLO), "-"]
     with subprocess.Popen(
@@ -249,6 +293,11 @@ def test_ctrl_c_ends_it_quietly(write: Any) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == b""
         assert process.wait(timeout=30) == 130
+
+
+def test_with_standard_error_closed_no_error_slips_into_the_output() -> None:
+    done = run("no such file", "--json", preexec_fn=lambda: os.close(2))
+    assert (done.returncode, done.stdout) == (2, b"")
 
 
 def test_a_closed_standard_input_is_told() -> None:

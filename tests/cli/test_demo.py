@@ -102,7 +102,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 def test_output_that_cannot_be_written_is_one_line() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(COMMAND, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (1, "agentloop: No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, "agentloop demo: No space left on device\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the shell's way to close standard output")

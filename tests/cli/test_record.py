@@ -58,13 +58,13 @@ async def test_a_request_file_is_sent_with_its_tools_and_options(server: ReplayS
 async def test_an_answer_that_is_refused_is_kept_and_status_1(
     server: ReplayServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.script(Answer.error(429, {"error": {"code": "slow_down"}}, retry_after="1"))
+    server.script(Answer.error(429, {"error": {"code": "slow_down", "message": "wait"}}, retry_after="1"))
     assert await record("hi", "--model", "text") == 1
     assert await record("hi", "--model", "truncated") == 1
     limited, cut = load_recordings("recordings")
     assert (limited.status, limited.headers["retry-after"], cut.ended) == (429, "1", "cut")
     err = capsys.readouterr().err
-    assert "slow_down" in err
+    assert "got code slow_down\nthe server said: wait\n" in err
     assert "truncated" in err
     assert len(server.requests) == 2
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import msgspec
 import pytest
 
 import agentloop as al
-from agentloop.cli import main
+from agentloop.cli import commands, main
 from agentloop.cli.run import AgentNotFound, load_agent
 from agentloop.testing import Answer, ReplayServer
 from tests.cli.demo_recordings import recordings
@@ -74,7 +76,7 @@ async def test_the_text_goes_to_stdout_and_the_rest_to_stderr(
     assert shown.out.startswith("I read both notes")
     assert shown.out.count("\n") == 1
     assert 'call     add {"a":2,"b":3}' in shown.err
-    assert "end      completed (stop), 2 model calls, 1 tool calls, 441 tokens in" in shown.err
+    assert "end      completed (stop), 2 model calls, 1 tool call, 441 tokens in" in shown.err
     assert replay_server.requests[1].json["messages"][-1]["content"] == "5"
 
 
@@ -136,19 +138,21 @@ async def test_an_outcome_other_than_completed_is_status_1(
     [
         (
             [Answer.error(401, {"error": {"message": "bad key", "code": "invalid_api_key"}})],
-            "HTTPStatusError: HTTP 401",
+            "HTTPStatusError: HTTP 401: expected 200 with an event stream, got code invalid_api_key",
         ),
         ([Answer(body=ANSWER, cut=900)], "StreamRefused: truncated at event "),
         ([asks_for("explode", {})], "ToolCrashed: tool 'explode' raised RuntimeError"),
     ],
 )
-async def test_an_error_is_one_line_and_status_1(
+async def test_an_error_is_told_and_status_1(
     replay_server: ReplayServer, capsys: pytest.CaptureFixture[str], answers: list[Answer | bytes], says: str
 ) -> None:
     replay_server.script(*answers)
     assert await run(replay_server, "agents:assistant", "Go on.") == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"agentloop run: {says}")
+    lines = capsys.readouterr().err.splitlines()
+    quoted = ["the server said: bad key"] if "HTTP 401" in says else []
+    assert [line for line in lines if line.startswith("the server")] == quoted
+    assert lines[-1 - len(quoted)].startswith(f"agentloop run: {says}")
 
 
 async def test_a_refused_stream_takes_its_text_back(
@@ -168,7 +172,7 @@ async def test_a_refused_stream_takes_its_text_back(
     [
         (["agents:assistant", "x"], "expected --base-url URL, or OPENAI_BASE_URL"),
         (["agents:assistant", "x", "--base-url", "http://127.0.0.1/v1"], "expected --model NAME, or AGENTLOOP_MODEL"),
-        (["agents:assistant", "x", "--base-url", "127.0.0.1", "--model", "m"], "base_url: expected"),
+        (["agents:assistant", "x", "--base-url", "127.0.0.1", "--model", "m"], "--base-url: expected"),
         (["agents:assistant", "x", "--base-url", "http://127.0.0.1", "--model", "m", "--dialect", "no"], "dialect"),
         (
             ["agents:assistant", "x", "--base-url", "http://127.0.0.1", "--model", "m", "--api-key-env", "NO_KEY"],
@@ -192,6 +196,53 @@ def test_wrong_usage_is_status_2(
     shown = capsys.readouterr().err
     assert says in shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("OPENAI_API_KEY", "schlüssel-geheim", "environment variable OPENAI_API_KEY: expected a non-empty string of"),
+        ("OPENAI_BASE_URL", "ftp://x", "OPENAI_BASE_URL: expected an http or https URL"),
+        ("OPENAI_BASE_URL", "http://x:99999/v1", "OPENAI_BASE_URL: expected a port from 0 to 65535"),
+        ("AGENTLOOP_DIALECT", "auto", "AGENTLOOP_DIALECT: expected the name of one dialect, got auto"),
+        ("AGENTLOOP_DIALECT", "nobody", "AGENTLOOP_DIALECT: expected one of openai, "),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1/v1")
+    monkeypatch.setenv("AGENTLOOP_MODEL", "m")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "agents:assistant", "x"])
+    assert caught.value.code == 2
+    shown = capsys.readouterr().err
+    assert says in shown
+    assert "geheim" not in shown
+
+
+@pytest.mark.parametrize("command", [["run", "agents:assistant"], ["record"]])
+def test_a_prompt_that_is_no_text_is_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="latin-1"))
+    for prompt, says in [("-", "standard input is not UTF-8 text"), ("caf\udce9", "the prompt is not UTF-8 text")]:
+        with pytest.raises(SystemExit) as caught:
+            main([*command, prompt, "--base-url", "http://127.0.0.1/v1", "--model", "m"])
+        assert caught.value.code == 2
+        assert says in capsys.readouterr().err
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert re.fullmatch(r"agentloop \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    monkeypatch.setattr(commands, "_DISTRIBUTION", "no-such-distribution")
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert "no-such-distribution is not installed here" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_module_may_be_named_by_its_file() -> None:

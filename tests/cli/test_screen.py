@@ -4,7 +4,8 @@ import io
 
 import pytest
 
-from agentloop.cli.screen import Screen, usage_words
+from agentloop.cli.screen import Screen, counted, server_words, usage_words
+from agentloop.errors import HTTPStatusError, InputError
 from agentloop.messages import Usage
 
 
@@ -57,3 +58,15 @@ def test_a_stream_that_cannot_encode_a_character_shows_its_escape() -> None:
     out = io.TextIOWrapper(raw, encoding="ascii")
     Screen(out).line("caf\u00e9 \u2014 10 \u20ac")
     assert raw.getvalue() == b"caf\\xe9 \\u2014 10 \\u20ac\n"
+
+
+def test_a_noun_is_in_the_plural_where_the_number_is_not_one() -> None:
+    assert [counted(number, "call") for number in (0, 1, 2)] == ["0 calls", "1 call", "2 calls"]
+    assert usage_words(Usage(input_tokens=1, output_tokens=1, total_tokens=2)) == "1 token in, 1 out"
+
+
+def test_what_a_server_said_is_one_line_that_steers_no_terminal() -> None:
+    error = HTTPStatusError("HTTP 400", status=400, vendor_message="no\x1b[2J\nsuch model")
+    assert server_words(error) == "the server said: no [2J such model"
+    assert server_words(HTTPStatusError("HTTP 400", status=400)) is None
+    assert server_words(InputError("x")) is None

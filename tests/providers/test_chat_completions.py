@@ -134,12 +134,13 @@ async def test_what_is_sent_is_the_encoded_request_with_these_headers(server: Re
     }
 
 
-async def test_headers_and_query_are_added(server: ReplayServer, make: Make) -> None:
-    server.script(TEXT)
+async def test_headers_and_query_are_added(make: Make) -> None:
     headers = {"api-key": KEY, "User-Agent": "mine"}
-    url = server.url.replace("/v1", "/openai/deployments/x/")
-    await send(make(url, api_key=None, headers=headers, query={"api-version": "2024-10-21"}))
-    (got,) = server.requests
+    async with ReplayServer(prefix="/openai/deployments/x/") as server:
+        server.script(TEXT)
+        url = f"{server.url}/"
+        await send(make(url, api_key=None, headers=headers, query={"api-version": "2024-10-21"}))
+        (got,) = server.requests
     assert got.path == "/openai/deployments/x/chat/completions?api-version=2024-10-21"
     assert (got.headers["api-key"], got.headers["user-agent"]) == (KEY, "mine")
     assert "authorization" not in got.headers
@@ -315,6 +316,14 @@ async def test_200_without_an_event_stream_is_refused(server: ReplayServer, make
     assert len(server.requests) == 1
 
 
+async def test_a_key_that_a_content_type_repeats_is_blanked(server: ReplayServer, make: Make) -> None:
+    server.script(Answer(body=TEXT, headers={"content-type": f"text/{KEY}"}))
+    error = await failure(make())
+    assert type(error) is StreamRefused
+    assert KEY not in everything_said(error)
+    assert "*" * len(KEY) in error.got
+
+
 @pytest.mark.parametrize("kind", ["text/event-stream", "Text/Event-Stream; charset=utf-8", "text/event-stream;x=1"])
 async def test_the_content_type_may_have_parameters_and_any_case(server: ReplayServer, make: Make, kind: str) -> None:
     server.script(Answer(body=TEXT, headers={"content-type": kind}))
@@ -340,10 +349,20 @@ def closed_port() -> int:
 
 
 async def test_a_refused_connection_is_known_not_to_have_been_processed(make: Make) -> None:
-    error = await failure(make(f"http://127.0.0.1:{closed_port()}/v1"))
+    port = closed_port()
+    error = await failure(make(f"http://127.0.0.1:{port}/v1"))
     assert type(error) is ConnectionFailed
+    assert str(error).startswith(f"expected a connection to http://127.0.0.1:{port}, got none (")
     assert (error.code, error.may_have_been_processed) == ("connection_failed", False)
     assert isinstance(error.__cause__, OSError)
+
+
+async def test_tls_asked_of_a_server_without_it_is_told(server: ReplayServer, make: Make) -> None:
+    error = await failure(make(server.url.replace("http:", "https:")))
+    assert type(error) is ConnectionFailed
+    assert str(error).startswith("expected a connection to https://127.0.0.1:")
+    assert str(error).endswith("a server without TLS has an http:// URL")
+    assert server.requests == []
 
 
 class Unresolving(AbstractResolver):
@@ -754,6 +773,11 @@ def test_a_base_url_that_is_not_one_is_refused_without_being_repeated(url: Any) 
         {"max_in_flight": 0},
         {"max_request_bytes": 0},
         {"max_response_bytes": True},
+        {"timeouts": 30},
+        {"session": 3},
+        {"trust_env": "yes"},
+        {"recorder": "recordings"},
+        {"headers": [("a", "b")]},
     ],
 )
 def test_arguments_are_checked_when_it_is_made(options: dict[str, Any]) -> None:

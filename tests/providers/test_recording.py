@@ -15,7 +15,15 @@ import pytest
 from agentloop.errors import AgentLoopError, InputError
 from agentloop.limits import Timeouts
 from agentloop.messages import ModelRequest, UserMessage
-from agentloop.providers import ChatCompletions, Recorder, Recording, RequestInspection, load_recording, load_recordings
+from agentloop.providers import (
+    ChatCompletions,
+    Recorder,
+    Recording,
+    ReplayProvider,
+    RequestInspection,
+    load_recording,
+    load_recordings,
+)
 from agentloop.testing.replay_server import Answer, ReplayServer
 from agentloop.wire.encode import encode_request
 from agentloop.wire.presets import OPENAI
@@ -152,6 +160,14 @@ def test_a_file_is_never_replaced_and_numbers_go_on(tmp_path: Path) -> None:
     assert [(tmp_path / f"000{number}-m.sse").read_bytes() for number in (1, 2, 3)] == [b"1", b"2", b"3"]
 
 
+def test_a_folder_that_is_a_file_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"Recorder.folder: expected a folder, got the file 'notes.txt'"):
+        Recorder(tmp_path / "notes.txt")
+    with pytest.raises(InputError, match=r"Recorder.folder: expected a path, got int"):
+        Recorder(3)  # type: ignore[arg-type]
+
+
 def test_a_name_taken_by_a_sidecar_alone_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "0001-m.json").write_text("mine")
     recorder = Recorder(tmp_path)
@@ -208,6 +224,23 @@ def test_a_folder_is_read_by_name_and_a_list_in_its_own_order(tmp_path: Path) ->
     assert [item.name for item in load_recordings(str(tmp_path / "b.sse"))] == ["b"]
     with pytest.raises(InputError, match="got none"):
         load_recordings([])
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("nonexist", "expected a folder or a .sse file, got 'nonexist', which does not exist"),
+        (__file__, "expected a .sse file, got 'test_recording.py'"),
+        (3, "expected a folder, a .sse file or a sequence of recordings, got int"),
+        (b"x.sse", "a sequence of recordings, got bytes"),
+        ([3], r"recordings\[0\]: expected a .sse file or a Recording, got int"),
+    ],
+)
+def test_what_is_no_recording_is_refused(source: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        load_recordings(source)
+    with pytest.raises(InputError, match=says):
+        ReplayProvider(source)
 
 
 def test_the_made_recordings_are_what_their_script_makes(tmp_path: Path) -> None:

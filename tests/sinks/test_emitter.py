@@ -31,7 +31,7 @@ from tests.sinks.feeding import Line, taken
 class Failing:
     """A sink that raises ``error`` on events of ``kind``; counts what it got."""
 
-    def __init__(self, kind: type[Event], error: BaseException) -> None:
+    def __init__(self, kind: type[Event] | tuple[type[Event], ...], error: BaseException) -> None:
         self.kind, self.error = kind, error
         self.got: list[str] = []
 
@@ -147,10 +147,12 @@ async def test_a_sink_gets_output_events_only_one_after_the_other_and_in_order()
 
 
 @pytest.mark.parametrize("kind", [ModelStart, TextPreview])
-async def test_what_a_sink_raises_reaches_the_run_and_readers_still_get_the_event(kind: type[Event]) -> None:
+async def test_what_a_sink_raises_reaches_the_run_and_readers_still_get_the_event(
+    kind: type[Event], caplog: pytest.LogCaptureFixture
+) -> None:
     """Every start has its end, for readers too (R262, R321)."""
     error = RuntimeError("the browser is gone")
-    sink = Failing(kind, error)
+    sink = Failing((kind, ModelEnd), error)
     line = Line(sink=sink)
     with pytest.raises(RuntimeError) as caught:
         await line.call("a", "b")
@@ -160,6 +162,7 @@ async def test_what_a_sink_raises_reaches_the_run_and_readers_still_get_the_even
     assert types[0] == "model.start"
     assert types[-1] == "model.end"
     assert types.count("model.start") == types.count("model.end") == 1
+    assert caplog.text == ""  # the run ends with the error, and says so
     assert sink.got[-1] == "model.end"  # it is tried, so that the sink can take its preview back
 
 
@@ -176,10 +179,15 @@ async def test_a_sink_that_never_returns_holds_the_last_event_up_for_250_ms() ->
 @pytest.mark.parametrize(
     "error", [RuntimeError("gone"), TimeoutError(), ExceptionGroup("all", [ValueError()]), asyncio.CancelledError()]
 )
-async def test_a_sink_that_fails_on_the_last_event_changes_nothing(error: BaseException) -> None:
+async def test_a_sink_that_fails_on_the_last_event_changes_nothing(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     """(R264, R265)"""
     line = Line(sink=Failing(ModelEnd, error))
     await line.call("x")
+    assert [record.levelname for record in caplog.records] == [
+        "WARNING" if isinstance(error, TimeoutError) else "ERROR"
+    ]
     assert [event.type for event in await taken(line.feed.follow())] == ["model.start", "model.output", "model.end"]
 
 

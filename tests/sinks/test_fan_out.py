@@ -98,3 +98,8 @@ async def test_a_queue_without_a_reader_does_not_hold_the_last_event_up_for_ever
 def test_a_queue_has_room_for_at_least_one_event(size: Any) -> None:
     with pytest.raises(InputError, match=r"QueueSink.max_events: expected an integer from 1"):
         QueueSink(size)
+
+
+def test_what_is_no_sink_is_refused_by_its_place() -> None:
+    with pytest.raises(InputError, match=r"FanOut\[1\]: expected an object with an async emit\(event\), got list"):
+        FanOut(RecordingSink(), [RecordingSink()])  # type: ignore[arg-type]

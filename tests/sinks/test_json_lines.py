@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentloop.errors import AdmissionError
+from agentloop.errors import AdmissionError, InputError
 from agentloop.events import decode_event
 from agentloop.sinks import JsonLinesSink, ObserverHub
 from tests.sinks.feeding import Line, taken
@@ -74,3 +74,11 @@ async def test_what_is_no_event_is_refused() -> None:
     other: Any = object()
     with pytest.raises(AdmissionError, match="expected an event of the catalogue, got object"):
         await JsonLinesSink(io.BytesIO()).emit(other)
+
+
+@pytest.mark.parametrize("file", [3, "events.jsonl", io.StringIO()])
+def test_what_is_no_binary_file_is_refused_when_it_is_made(file: Any) -> None:
+    with pytest.raises(
+        InputError, match=f"JsonLinesSink.file: expected an open binary file, got {type(file).__name__}"
+    ):
+        JsonLinesSink(file)

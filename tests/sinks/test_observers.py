@@ -54,7 +54,9 @@ async def test_every_observer_gets_every_event_of_every_run_in_order() -> None:
     assert (hub.dropped, hub.failed) == (0, 0)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("secret text"), asyncio.CancelledError(), TimeoutError()])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("secret text"), asyncio.CancelledError(), TimeoutError(), GeneratorExit(), BaseException()]
+)
 async def test_an_observer_that_raises_is_counted_and_gets_the_next_event(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,7 +72,17 @@ def test_that_asks_nothing(scripted):
 def session(folder: Path, test: str) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(test)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-o",
+        f"cache_dir={folder}/cache",
+        "-o",
+        "asyncio_mode=auto",
+        str(folder),
+    ]
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False)
 

@@ -71,7 +71,7 @@ async def test_every_request_is_kept(client: aiohttp.ClientSession) -> None:
         ("/chat/completions", b'{"model":"text"}', 400),
         ("/chat/completions", b"{broken", 400),
         ("/completions", b"{}", 404),
-        ("/deep/er/chat/completions", b'{"model":"text","stream":true}', 200),
+        ("/v1/chat/completions", b'{"model":"text","stream":true}', 404),
     ],
 )
 async def test_what_it_does_not_serve_is_a_json_error(
@@ -81,8 +81,23 @@ async def test_what_it_does_not_serve_is_a_json_error(
         assert response.status == status
         body = await response.read()
         assert len(server.requests) == 1
-    if status != 200:
-        assert json.loads(body)["error"]["message"]
+    said = json.loads(body)["error"]["message"]
+    if status == 404:
+        assert said.startswith(f"expected POST {server.url}/chat/completions or GET {server.url}/models, got POST /v1/")
+    assert said
+
+
+@pytest.mark.parametrize(("prefix", "base"), [("/api/v2", "/api/v2"), ("/v1/", "/v1"), ("/", ""), ("", "")])
+async def test_the_prefix_may_be_another(client: aiohttp.ClientSession, prefix: str, base: str) -> None:
+    async with ReplayServer(RECORDINGS, prefix=prefix) as server:
+        assert await ask(client, server, model="text") == (200, TEXT)
+        assert server.requests[0].path == f"{base}/chat/completions"
+
+
+@pytest.mark.parametrize("prefix", ["v1", "/v1?x=1", "/a b", None])
+def test_a_prefix_that_is_no_path_is_refused(prefix: Any) -> None:
+    with pytest.raises(InputError, match=r"ReplayServer\.prefix: expected a path such as /v1, got "):
+        ReplayServer(RECORDINGS, prefix=prefix)
 
 
 async def test_scripted_answers_come_first_and_once(client: aiohttp.ClientSession) -> None:

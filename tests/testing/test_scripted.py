@@ -76,6 +76,26 @@ class TestReply:
         with pytest.raises(InputError, match="either"):
             call("a", arguments_text="{}", x=1)
 
+    @pytest.mark.parametrize(
+        ("make", "says"),
+        [
+            (
+                lambda: reply(calls=call("x")),
+                r'reply\.calls: expected a list, as in calls=\[call\("read_note"\)\], got',
+            ),
+            (lambda: reply(calls=["x"]), r"reply\.calls\[0\]: expected call\(…\), got str"),
+            (lambda: reply(3), r"reply\.text: expected str, got int"),
+            (lambda: call(3), r"call\.name: expected str, got int"),
+            (lambda: call("x", call_id=3), r"call\.call_id: expected str, got int"),
+            (lambda: call("x", arguments_text={"a": 1}), r"call\.arguments_text: expected str, got dict"),
+            (lambda: call("x", b=1, a=object()), r"argument 'a': expected a value that JSON can hold, got object"),
+            (lambda: call("x", a="\udc80"), r"argument 'a': expected a value that JSON can hold, got str"),
+        ],
+    )
+    def test_what_is_no_call_or_reply_is_refused_where_it_is_written(self, make: Any, says: str) -> None:
+        with pytest.raises(InputError, match=says):
+            make()
+
 
 async def test_it_is_a_provider_and_answers_in_order() -> None:
     """(R163)"""
@@ -241,6 +261,8 @@ async def test_a_send_is_entered_once() -> None:
 def test_a_bad_script_is_refused_when_it_is_made() -> None:
     with pytest.raises(InputError, match=r"script\[1\]: got str"):
         ScriptedProvider([reply("x"), "y"])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="script: expected a list of entries, got ModelReply"):
+        ScriptedProvider(reply("hi"))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="deltas"):
         ScriptedProvider([], deltas=0)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import json
 from collections.abc import AsyncIterator, Iterator
+from datetime import date
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -22,6 +24,10 @@ from .unannotated import plain, with_context
 class Note(msgspec.Struct):
     title: Annotated[str, msgspec.Meta(min_length=1)]
     text: str
+
+
+class Colour(enum.Enum):
+    RED = 1
 
 
 @dataclasses.dataclass
@@ -85,6 +91,8 @@ def test_names_descriptions_and_policies_can_be_given() -> None:
     assert tool(policy=search.policy)(plain).policy is search.policy
     with pytest.raises(InputError, match="either policy= or"):
         tool(policy=search.policy, timeout=3)
+    with pytest.raises(InputError, match="expected policy= to be a ToolPolicy, got int"):
+        tool(policy=3)  # type: ignore[call-overload]
 
 
 def test_a_tool_without_parameters_takes_an_empty_object() -> None:
@@ -229,6 +237,63 @@ def nested(a: list[Missing]) -> None: ...  # type: ignore[name-defined]  # noqa:
 def two(c: ToolContext, d: ToolContext[int]) -> None: ...
 
 
+@bad("b", "expected a type with a JSON Schema: type <class 'complex'> is not supported")
+def no_schema(a: int, b: complex) -> None: ...
+
+
+@bad("b", "more than one array-like")
+def two_arrays(a: int, b: list[int] | list[str]) -> None: ...
+
+
+@bad("self", "bind it first: tool(obj.method)")
+def unbound(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
+
+
+@bad("a", "its default does not fit its type: expected `int`, got `str`")
+def wrong_default(a: int = "x") -> None: ...  # type: ignore[assignment]
+
+
+@bad("b", "expected `str`, got `null`; annotate it as `T | None`")
+def none_default(a: int = 1, b: str = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
+
+
+@bad("a", "expected `int` >= 1")
+def default_out_of_range(a: Annotated[int, msgspec.Meta(ge=1)] = 0) -> None: ...
+
+
+@bad("a", "expected `date`, got `str`")
+def default_as_the_model_writes_it(a: date = "2026-01-01") -> None: ...  # type: ignore[assignment]
+
+
+@bad("a", "expected `Colour`, got `int`")
+def default_of_an_enumeration(a: Colour = 1) -> None: ...  # type: ignore[assignment]
+
+
+@bad("a", "expected `array`, got `range`")
+def default_that_json_cannot_hold(a: list[int] = range(3)) -> None: ...  # type: ignore[assignment]
+
+
+def test_defaults_of_every_kind_are_taken() -> None:
+    def f(
+        a: float = 1,
+        b: Colour = Colour.RED,
+        c: dict[str, Colour] = {"x": Colour.RED},  # noqa: B006
+        d: Notes = Notes({}),  # noqa: B008
+        e: Notes | None = None,
+        g: date = date(2026, 1, 1),
+        h: UUID = UUID(int=1),  # noqa: B008
+        i: tuple[int, ...] = (),
+        j: Literal["a", "b"] = "a",
+        k: bytes = b"x",
+        l: Any = (),  # noqa: E741
+        m: int | msgspec.UnsetType = msgspec.UNSET,
+    ) -> None: ...
+
+    schema = schema_of(tool(f))
+    assert "required" not in schema
+    assert schema["properties"]["i"]["default"] == []
+
+
 @pytest.mark.parametrize(("function", "parameter", "words"), BAD.values(), ids=BAD)
 def test_a_parameter_that_cannot_be_told_to_a_model_is_refused_by_name(
     function: Any, parameter: str, words: str
@@ -237,6 +302,7 @@ def test_a_parameter_that_cannot_be_told_to_a_model_is_refused_by_name(
     assert error.code == "bad_tool"
     assert f"parameter '{parameter}'" in error.rule
     assert words in error.rule
+    assert "\n" not in error.rule
 
 
 def test_an_unresolvable_return_annotation_does_not_matter() -> None:
@@ -257,6 +323,10 @@ def undescribed(a: complex) -> None: ...
 
 
 def raw(a: msgspec.Raw) -> None: ...
+
+
+def test_a_class_is_no_tool() -> None:
+    assert str(refusal(Note)) == "bad_tool: tool 'Note': expected a function, got a class"
 
 
 @pytest.mark.parametrize("thing", [generator, async_generator, undescribed, raw, 3, tool(plain), int])

@@ -184,6 +184,12 @@ def test_a_cut_result_fits_and_says_the_full_size(text: str, limit: int) -> None
     assert size_text == f"{len(text.encode())} bytes]"
 
 
+def test_a_cut_text_takes_all_the_room_there_is() -> None:
+    """(R101)"""
+    for limit in range(200, 220):
+        assert len(msgspec.json.encode(cut_result(ToolResult.ok("a" * 5_000), limit))) == limit
+
+
 def test_a_cut_joins_several_texts_and_keeps_the_status() -> None:
     result = ToolResult(status="error", content=(TextContent(text="a" * 300), TextContent(text="b" * 300)))
     cut = cut_result(result, 500)

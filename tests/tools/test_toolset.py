@@ -95,6 +95,11 @@ def test_what_is_no_tool_is_refused() -> None:
     assert code_of(["a"]) == "bad_tool"
     with pytest.raises(InputError):
         ToolSet([], policy_version=1)  # type: ignore[arg-type]
+    for wrong in (member("a"), "ok", b"ok", {"a": member("a")}):
+        with pytest.raises(
+            InputError, match=f"ToolSet.tools: expected a sequence of tools, got {type(wrong).__name__}"
+        ):
+            ToolSet(wrong)  # type: ignore[arg-type]
 
 
 def test_a_set_is_fixed_once_it_is_made() -> None:

@@ -139,7 +139,7 @@ def facts_of_errors_have_types(error: al.AgentLoopError) -> object:
             return assert_type(error.path, str)
         case al.LimitExceeded():
             return assert_type(error.allowed, int)
-        case al.ModelPending():
+        case al.RunCancelled():
             return assert_type(error.ref, str)
     return None
 

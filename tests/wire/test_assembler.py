@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -303,6 +304,8 @@ CASES = {
         (STOP + chunk(usage={**USAGE, "completion_tokens": -1}), "usage.completion_tokens", 2),
         (STOP + chunk(usage={**USAGE, "total_tokens": 18.0}), "usage.total_tokens", 2),
         (STOP + chunk(usage={**USAGE, "total_tokens": True}), "usage.total_tokens", 2),
+        (STOP + chunk(usage={**USAGE, "total_tokens": 2**53}), "usage.total_tokens", 2),
+        (STOP + chunk(usage={**USAGE, "prompt_tokens_details": {"cached_tokens": 2**53}}), "cached_tokens", 2),
         (STOP + chunk(usage={"prompt_tokens": 1, "completion_tokens": 1}), "usage.total_tokens", 2),
         (STOP + chunk(usage={}), "usage.prompt_tokens", 2),
         (STOP + chunk(usage=[]), "an object", 2),
@@ -470,6 +473,47 @@ def test_cost_grows_linearly_with_the_number_of_deltas(kind: str) -> None:
         return time.process_time() - begun
 
     assert seconds(50_000) < 25 * min(seconds(5_000) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("begin", "more", "allowances"),
+    [
+        (call(0, id="a", name="f", arguments="{}"), lambda at: call(0, extra={f"k{at}": at}), ()),
+        (call(0, id="a", name="f", arguments="{}"), lambda at: {"index": 0, "function": {f"k{at}": at}}, ()),
+        (call(name="f", arguments="{"), lambda at: call(name="f", arguments=" "), ("index_absent", "call_id_absent")),
+        (call(name="f", arguments="{"), lambda at: call(name="f", arguments="{}"), ("index_absent", "call_id_absent")),
+    ],
+)
+def test_cost_grows_linearly_with_the_pieces_of_one_call(
+    begin: object, more: Callable[[int], object], allowances: tuple[str, ...]
+) -> None:
+    def seconds(count: int) -> float:
+        pieces = [more(at) for at in range(count)]
+        body = b"".join([FIRST, calls(begin), *(calls(*pieces[at : at + 500]) for at in range(0, count, 500))])
+        begun = time.process_time()
+        feed([body, CALLED, COUNTED, DONE], allowing(*allowances), max_response_bytes=1 << 30)
+        return time.process_time() - begun
+
+    assert seconds(40_000) < 30 * min(seconds(4_000) for _ in range(3))
+
+
+def test_a_long_number_as_an_error_code_is_shortened() -> None:
+    found = refused(event({"error": {"code": 10**4000, "message": "no"}}))
+    assert found.code == "vendor_error"
+    assert len(str(found)) < 600
+
+
+def test_one_byte_more_than_the_response_may_have_is_refused_where_whole_events_come_at_once() -> None:
+    body = b"".join(HELLO)
+    assert accepted(*HELLO, max_response_bytes=len(body)).text == "Hello, world"
+    assert refused(*HELLO, max_response_bytes=len(body) - 1).limit == "max_response_bytes"
+
+
+def test_a_bare_carriage_return_between_members_ends_a_line_also_in_an_event_of_its_own() -> None:
+    """JSON takes it for white space, server-sent events do not."""
+    broken = text("b").replace(b',"model"', b',\r"model"')
+    assert b"\r" in broken
+    assert refused(FIRST, text("a"), broken, STOP, COUNTED, DONE).code == "bad_framing"
 
 
 # previews

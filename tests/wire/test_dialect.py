@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from agentloop.wire import ALLOWANCES, OPENAI, Dialect, TextDelta, reasoning_text
+from agentloop.wire import ALLOWANCES, LENIENT, OPENAI, CallDelta, Dialect, TextDelta, reasoning_text
 from tests.wire.quirks import QUIRKS, Quirk
 from tests.wire.streams import (
     CALLED,
@@ -142,7 +142,7 @@ def test_a_base_of_minus_one_is_taken_from_the_first_call() -> None:
 
 
 def test_another_base_leaves_no_gap() -> None:
-    for first, second in ((1, 3), (2, 3), (0, 2), (-2, -1)):
+    for first, second in ((1, 3), (1, 0), (2, 3), (0, 2), (-2, -1)):
         odd = calls(call(first, id="a", name="f"), call(second, id="b", name="f"))
         assert refused(FIRST, odd, dialect=allowing("index_base")).code in ("index_gap", "bad_shape")
 
@@ -176,6 +176,32 @@ def test_calls_with_neither_index_nor_id_begin_with_a_name_and_arguments(index: 
         DONE,
     )
     assert arguments(accepted(*events, dialect=dialect)) == [("call_0", "f", OSLO), ("call_1", "f", ROME)]
+
+
+@pytest.mark.parametrize("index", [0, ...])
+def test_a_name_again_without_id_and_arguments_is_refused_because_it_may_be_another_call(index: object) -> None:
+    """R120: a call without arguments is never taken for a repetition of the one before."""
+    dialect = allowing("index_absent", "index_shared", "call_id_absent")
+    for first in ({}, {"arguments": ""}, {"arguments": OSLO}):
+        events = (FIRST, calls(call(index, name="f", **first)), calls(call(index, name="f", arguments="")), CALLED)
+        assert refused(*events, dialect=dialect).code == "missing_call_id"
+
+
+def test_only_an_object_begins_another_call_without_an_id() -> None:
+    """White space around arguments is no call, and does not hide one."""
+    dialect = allowing("index_absent", "call_id_absent")
+    entries = [call(name="f", arguments=text) for text in (OSLO, " ", "\n", ROME[:4], ROME[4:], " ")]
+    made = arguments(accepted(FIRST, *(calls(entry) for entry in entries), CALLED, COUNTED, DONE, dialect=dialect))
+    assert made == [("call_0", "f", OSLO + " \n"), ("call_1", "f", ROME + " ")]
+
+
+def test_previews_of_a_call_that_is_looked_at_on_the_way_leave_nothing_out() -> None:
+    dialect = allowing("index_absent", "call_id_absent")
+    pieces = (OSLO[:3], OSLO[3:6], OSLO[6:])
+    events = [FIRST, *(calls(call(name="f", arguments=piece)) for piece in pieces), CALLED, COUNTED, DONE]
+    for reads in (events, [b"".join(events[:2]), b"".join(events[2:])]):
+        _, shown = feed(reads, dialect)
+        assert "".join(delta.arguments for delta in shown if isinstance(delta, CallDelta)) == OSLO
 
 
 def test_a_minted_id_is_never_one_that_the_vendor_used() -> None:
@@ -376,6 +402,16 @@ def test_calls_that_come_after_the_finish_are_checked_at_the_end() -> None:
     assert refused(FIRST, STOP, late, dialect=allowing("delta_after_finish")).code == "after_terminal"
 
 
+@pytest.mark.parametrize("late", [calls(call(0, id="a", name="f", arguments='{"n":1}')), text("more")])
+def test_what_comes_after_the_finish_needs_done_whatever_else_is_allowed(late: bytes) -> None:
+    """R119: without [DONE] nothing tells whether the rest of it came."""
+    dialect = allowing("calls_after_finish", "delta_after_finish", "done_absent", "usage_absent")
+    assert accepted(FIRST, STOP, late, DONE, dialect=dialect).output
+    assert accepted(FIRST, STOP, late, b"data: [DONE]", dialect=dialect).output
+    assert refused(FIRST, STOP, late, dialect=dialect).code == "missing_done"
+    assert refused(FIRST, STOP, late, dialect=LENIENT).code == "missing_done"
+
+
 # usage
 
 
@@ -396,6 +432,17 @@ def test_one_missing_count_is_computed_from_the_others(missing: str) -> None:
     usage = accepted(FIRST, STOP, chunk(usage=partial), DONE, dialect=allowing("usage_partial")).usage
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (11, 7, 18)
+
+
+def test_a_computed_count_is_held_to_the_same_range() -> None:
+    most = {"prompt_tokens": 2**53 - 1, "completion_tokens": 0}
+    events = (FIRST, text("Hi"), STOP)
+    dialect = allowing("usage_partial")
+    reply = accepted(*events, chunk(usage=most), DONE, dialect=dialect)
+    assert reply.usage is not None
+    assert reply.usage.total_tokens == 2**53 - 1
+    over = {**most, "completion_tokens": 1}
+    assert refused(*events, chunk(usage=over), dialect=dialect).code == "bad_usage"
 
 
 def test_counts_are_never_guessed() -> None:
