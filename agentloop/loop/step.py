@@ -67,6 +67,7 @@ _WIRE_FRAME = 64
 _LIMITS: Final = frozenset(
     {
         "collection_bytes",
+        "feedback_bytes",
         "max_equal_calls",
         "max_model_calls",
         "max_request_bytes",
