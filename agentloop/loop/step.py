@@ -7,8 +7,9 @@ it holds no state of its own.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from ..effects import Ledger, has_room
 from ..exchange import Entry, RunOutcome, Slot, Turn
@@ -18,21 +19,18 @@ from .states import Phase
 __all__ = ["Action", "Answer", "Ask", "Close", "Skip", "Wait", "phase_of", "step", "verdict"]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """Make the next model call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """Answer the call at this place: run its tool, or refuse it with feedback."""
 
     exchange: int
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True):
     """Answer these open calls without running them; the run closes next."""
 
     exchange: int
@@ -41,16 +39,14 @@ class Skip:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """End the run."""
 
     outcome: RunOutcome
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Do nothing: nobody knows what became of these effects of an owner that ended.
 
     ``sends`` are attempt ids, ``calls`` positions in the newest reply.

@@ -115,7 +115,7 @@ def _require(value: _V, kind: type[_V]) -> _V:
     walk = _Walk()
     fault: InputError | None = None
     try:
-        _CHECKS[kind](value, walk)
+        _struct(kind)(value, walk)
     except _Fault as found:
         path = "$" + "".join(reversed(found.path))
         fault = HistoryError(found.code, path, found.rule) if found.code else AdmissionError(path, found.rule)
@@ -352,5 +352,4 @@ _RULES: Final[dict[type[Value], Callable[[Any], None]]] = {
     ResponseFormat: _format_rules,
 }
 _CHECKS: Final[dict[type[Value], _Check]] = {}
-for _kind in (ModelRequest, ModelReply, ToolResult, ToolFeedback, ModelExchange):
-    _struct(_kind)
+"""Made when first asked for, from the struct definitions."""

@@ -7,8 +7,9 @@ the form under ``version``. What was written is read for ever: each version has 
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -23,8 +24,15 @@ RECORD_VERSION: Final = 1
 """The form that is written. Every one from 1 on is read."""
 
 _ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final[msgspec.json.Decoder[Fact]] = msgspec.json.Decoder(Fact)
-_NAMES: Final = frozenset(msgspec.structs.asdict(msgspec.inspect.type_info(kind))["tag"] for kind in KINDS)
+
+
+@functools.cache
+def _decoder() -> msgspec.json.Decoder[Fact]:
+    """Made when it is first used: it takes some milliseconds, and a store in memory needs none."""
+    return msgspec.json.Decoder(Fact)
+
+
+_NAMES: Final = frozenset(cast("Any", kind).__struct_config__.tag for kind in KINDS)
 _WORD: Final = re.compile(r"[a-z0-9_-]{1,40}\Z")
 _DEPTH: Final = 64
 
@@ -59,7 +67,7 @@ def decode_record(data: bytes | str, *, where: str) -> Fact:
     """
     text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
     try:
-        fact = _DECODER.decode(text)
+        fact = _decoder().decode(text)
         if _ENCODER.encode(fact) == text:  # so nothing was said twice, in another form or beside the fields
             return fact
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

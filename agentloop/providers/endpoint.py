@@ -19,7 +19,7 @@ from ..wire.presets import dialect_for_host
 __all__ = ["check_key", "choose_dialect", "read_base_url", "request_headers", "string_pairs"]
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+_HEADER_VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
 _PORT: Final = re.compile(r"https?://(?:[^/?#]*@)?[^/?#@]*:(\d{1,20})(?:[/?#]|\Z)", re.IGNORECASE)
 _LAST_PORT: Final = 65_535
