@@ -118,7 +118,11 @@ async def facts_hold(ground: Ground, ran: list[Ran]) -> None:
 
 @pytest.mark.parametrize(("at", "when"), POINTS)
 async def test_nothing_is_sent_or_run_twice_wherever_a_process_dies(ground: Ground, at: int, when: When) -> None:
-    """The four points of recovery (R132-R135): nothing is guessed, and what is stored is not done again (R8, R87)."""
+    """The four points of recovery: nothing is guessed, and what is stored is not done again (R132-R136).
+
+    We do not claim that a tool bears a second run: only one that says so gets it (R8), and whether
+    to send again is nobody's decision but the host's (R6).
+    """
     ran: list[Ran] = []
     first, second = model(), model()
     async with ground.mortal(first, at=at, when=when) as (dying, medium):
@@ -192,7 +196,11 @@ async def test_an_idempotent_tool_runs_again_under_the_same_id_and_the_next_numb
 
 @pytest.mark.parametrize(("at", "tool"), [(7, "pay"), (11, "mail")])
 async def test_a_host_may_allow_one_more_run_of_a_tool_and_no_second_one(ground: Ground, at: int, tool: str) -> None:
-    """Each decision is a fact with its author."""
+    """Each decision is a fact with its author.
+
+    We do not claim one transaction of a tool's effect and its fact: between the two a process can
+    die, and then a host says what happened (R84).
+    """
     ran: list[Ran] = []
     async with ground.mortal(model(), at=at) as (dying, medium):
         await dying.submit(AGENT, "go", run_id="r", deps=ran)
