@@ -543,7 +543,7 @@ async def test_a_durable_runtime_remembers_no_more_than_is_needed(
         assert len(runtime._runs) == 4
         assert (len(book._turns), len(book._origins), book._room.origins) == (3, 3, 3)
         assert runtime._store._leases == {}
-        assert runtime._store._gate._locks == runtime._gate._locks == {}
+        assert runtime._store._gate._held == runtime._gate._held == {}
         assert (await runtime.result("r0")).text == "0"
         assert (await runtime.run(AGENT, "go", run_id="r1")).text == "3"  # joined, not run again
         with pytest.raises(al.LostError):

@@ -31,7 +31,9 @@ def backend_for(store: object) -> Backend:
             return PostgresBackend(where)
         if isinstance(where, str) and where and "://" not in where:
             return SQLiteBackend(where)
-    elif not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in ("append", "load_run", "acquire", "close")):
+    elif not isinstance(store, type) and all(
+        callable(getattr(store, name, None)) for name in ("append", "load_run", "acquire", "close")
+    ):
         return store  # type: ignore[return-value]
     kind = "another URL" if isinstance(store, str) and store else type(store).__name__
     raise InputError(f"store: expected None, a path, a postgresql:// URL or a Backend, got {kind}")

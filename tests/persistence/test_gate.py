@@ -30,7 +30,7 @@ async def test_those_of_one_name_go_in_one_after_the_other_and_others_do_not_wai
     await other
     assert log == ["a0", "b", "a1", "a2"]
     assert not gate.busy("a")
-    assert gate._locks == {}
+    assert gate._held == {}
 
 
 async def test_who_is_cancelled_while_waiting_or_fails_inside_leaves_it_free() -> None:
@@ -45,7 +45,7 @@ async def test_who_is_cancelled_while_waiting_or_fails_inside_leaves_it_free() -
     with pytest.raises(LookupError):
         async with gate("a"):
             raise LookupError
-    assert (log, gate._locks) == (["first"], {})
+    assert (log, gate._held) == (["first"], {})
 
 
 async def test_idle_is_when_nobody_is_in_and_nobody_waits() -> None:
@@ -59,3 +59,14 @@ async def test_idle_is_when_nobody_is_in_and_nobody_waits() -> None:
     go.set()
     await asyncio.gather(*tasks, *idle)
     assert gate._idle is None
+
+
+async def test_who_is_cancelled_when_it_is_handed_over_hands_it_on() -> None:
+    gate, log, go = Gate[str](), list[str](), asyncio.Event()
+    go.set()
+    async with gate("a"):
+        tasks = [asyncio.create_task(hold(gate, "a", log, go, f"{at}")) for at in range(3)]
+        await asyncio.sleep(0)
+    tasks[0].cancel()  # it has its turn, and has not gone in
+    await asyncio.wait(tasks)
+    assert (log, gate._held) == (["1", "2"], {})
