@@ -22,7 +22,7 @@ from agentloop.cli.floor import FloorReply
 from .measure import Row, Settings, compare
 from .streams import MODEL
 
-__all__ = ["measure"]
+__all__ = ["PROMPT", "SYSTEM", "get_note", "measure", "serving"]
 
 SYSTEM = "You read notes."
 PROMPT = "Read the notes you need, then write the report."
@@ -37,7 +37,7 @@ async def get_note(note_id: int, section: str) -> str:
 def measure(settings: Settings) -> list[Row]:
     """One run after the other, on connections that are kept."""
     turns = 2 if settings.smoke else 8
-    with _server(turns) as url, asyncio.Runner() as runner:
+    with serving(turns) as url, asyncio.Runner() as runner:
         loop = runner.get_loop()
         agent = al.Agent(
             name="notes", instructions=SYSTEM, tools=[get_note], limits=al.LoopLimits(max_model_calls=turns + 1)
@@ -62,7 +62,8 @@ def measure(settings: Settings) -> list[Row]:
 
 
 @contextlib.contextmanager
-def _server(turns: int) -> Iterator[str]:
+def serving(turns: int) -> Iterator[str]:
+    """A server in a process of its own, while the block is open; its base URL."""
     command = [sys.executable, "-m", "benchmarks.serve", str(turns)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None

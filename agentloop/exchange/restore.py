@@ -157,6 +157,8 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
     if slot is None or fact.exchange != len(turn.entries) - 1:
         return "expected a call of the newest reply of its own origin"
     move(slot.state, fact.state, where=f"call {fact.exchange}.{fact.position}")
+    if fact.author is not None and slot.state != "unknown":
+        return "expected a host's word on an unknown outcome only"
     if slot.feedback is not None:
         return "expected a call without feedback"
     if fact.feedback is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Hashable
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -13,10 +14,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Gate(Generic[K]):
-    """A lock a name, first come first served; it is there while somebody holds or wants it."""
+    """A lock a name, first come first served. It is there while somebody holds it, and cheap where nobody waits."""
 
     def __init__(self) -> None:
-        self._locks: dict[K, tuple[asyncio.Lock, int]] = {}
+        self._held: dict[K, deque[asyncio.Future[None]]] = {}  # to those who wait
         self._idle: asyncio.Future[None] | None = None
 
     def __call__(self, name: K) -> _Pass[K]:
@@ -24,44 +25,56 @@ class Gate(Generic[K]):
         return _Pass(self, name)
 
     def busy(self, name: K) -> bool:
-        """Whether somebody holds or wants it."""
-        return name in self._locks
+        """Whether somebody holds it, or is about to."""
+        return name in self._held
 
     async def idle(self) -> None:
-        """Wait until nobody holds or wants any."""
-        while self._locks:
+        """Wait until nobody holds any."""
+        while self._held:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle])
 
-    def _enter(self, name: K) -> asyncio.Lock:
-        lock, users = self._locks.get(name) or (asyncio.Lock(), 0)
-        self._locks[name] = (lock, users + 1)
-        return lock
+    async def _wait(self, name: K) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._held[name]
+        waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():  # it was handed over just before
+                self._leave(name)
+            elif turn in waiting:
+                waiting.remove(turn)
+            raise
 
     def _leave(self, name: K) -> None:
-        lock, users = self._locks.pop(name)
-        if users > 1:
-            self._locks[name] = (lock, users - 1)
-        if not self._locks and self._idle is not None:
+        waiting = self._held[name]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        del self._held[name]
+        if not self._held and self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
 
 
 class _Pass(Generic[K]):
+    __slots__ = ("_gate", "_name")
+
     def __init__(self, gate: Gate[K], name: K) -> None:
         self._gate, self._name = gate, name
 
     async def __aenter__(self) -> None:
-        self._lock = self._gate._enter(self._name)
-        try:
-            await self._lock.acquire()
-        except BaseException:
-            self._gate._leave(self._name)
-            raise
+        held = self._gate._held
+        if self._name in held:
+            await self._gate._wait(self._name)
+        else:
+            held[self._name] = deque()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.release()
         self._gate._leave(self._name)

@@ -223,3 +223,68 @@ async def test_a_crash_is_stored_before_it_is_raised_and_shows_nothing_of_the_er
     assert slot.state == "unknown"
     assert slot.feedback is not None
     assert "internal" not in slot.feedback.text
+
+
+# -- taking up what an earlier owner began
+
+
+async def lost(stage: Stage, *positions: int, **fields: Any) -> Scope:
+    """A scope whose newest reply has calls that were started and whose owner died."""
+    scope = await asked(stage, **fields)
+    for position in positions:
+        await scope.commit(
+            lambda book, at=position: book.start_slot(scope.turn, 0, at, effect_id=f"r/0.{at}")  # type: ignore[misc]
+        )
+    await scope.commit(lambda book: book.lose_slots(scope.turn))
+    return scope
+
+
+async def test_a_cancel_while_a_second_claim_is_written_does_not_say_that_nothing_ran() -> None:
+    """(R62)"""
+
+    async def hook(facts: Any) -> None:
+        if isinstance(facts[0], SlotMoved) and facts[0].attempt == 2:
+            task.cancel()
+            await asyncio.sleep(0)
+
+    stage = Stage([reply(calls=[call("double", n=1)])], tools=[double], backend=SlowBackend(hook))
+    scope = await lost(stage, 0)
+    task = asyncio.create_task(answer_call(scope, 0, 0))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    slot = scope.turn.entries[0].slots[0]
+    assert (slot.state, slot.attempt) == ("unknown", 2)
+    assert slot.feedback is not None
+    assert "whether its effect happened is unknown" in slot.feedback.text
+
+
+async def test_a_call_whose_first_execution_may_still_go_on_in_a_thread_waits() -> None:
+    """(R134)"""
+    release = threading.Event()
+
+    @al.tool(timeout=0.5)
+    def hold() -> None:
+        """Hold a thread."""
+        release.wait(10)
+
+    stage = Stage([reply(calls=[call("hold")])], tools=[hold])
+    scope = await lost(stage, 0)
+    began, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def work() -> None:
+        loop.call_soon_threadsafe(began.set)
+        release.wait(10)
+
+    earlier = asyncio.create_task(stage.threads.run("r", "hold", work, seconds=None))
+    try:
+        await began.wait()
+        earlier.cancel()
+        await asyncio.wait({earlier})
+        with pytest.raises(al.UnsettledError) as caught:
+            await answer_call(scope, 0, 0)
+        assert (caught.value.ref, caught.value.calls) == ("r", ("0.0",))
+        slot = scope.turn.entries[0].slots[0]
+        assert (slot.state, slot.feedback, stage.ledger.spent("tool_calls")) == ("unknown", None, 0)
+    finally:
+        release.set()
+        assert await stage.threads.wait_idle(5) == 0

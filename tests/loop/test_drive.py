@@ -128,3 +128,80 @@ async def test_whoever_keeps_a_cancel_to_himself_does_not_keep_the_run_going() -
     assert scope.turn.closed is not None
     assert scope.turn.closed.outcome == "cancelled"
     assert [slot.state for slot in scope.turn.entries[0].slots] == ["skipped"]
+
+
+# -- what an earlier owner left
+
+
+async def lost(tool: al.Tool, **limits: Any) -> tuple[Stage, Any]:
+    """A run with two calls that were started and whose owner died; the tool may run again."""
+    stage = Stage([reply(calls=[call(tool.name), call(tool.name)])], tools=[tool], **limits)
+    scope = await stage.open()
+    await advance(scope)
+    for position in (0, 1):
+        await scope.commit(
+            lambda book, at=position: book.start_slot(scope.turn, 0, at, effect_id=f"r/0.{at}")  # type: ignore[misc]
+        )
+    await scope.commit(lambda book: book.lose_slots(scope.turn))
+    return stage, scope
+
+
+async def test_a_cancel_closes_no_run_of_which_something_is_unknown() -> None:
+    """Nobody could say what to tell the model of the second call (R134)."""
+    begun = asyncio.Event()
+
+    @al.tool(idempotent=True)
+    async def hang() -> str:
+        """Never end."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    stage, scope = await lost(hang)
+    task = asyncio.create_task(drive(scope))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert scope.turn.closed is None
+    assert [(slot.state, slot.feedback is None) for slot in scope.turn.entries[0].slots] == [
+        ("unknown", False),
+        ("unknown", True),
+    ]
+    assert (stage.events[-1].outcome, stage.events[-1].reason) == ("unsettled", "cancelled")  # type: ignore[union-attr]
+
+
+async def test_a_clock_closes_no_run_of_which_something_is_unknown() -> None:
+    """(R134)"""
+
+    @al.tool(idempotent=True)
+    async def hang() -> str:
+        """Never end."""
+        await asyncio.Event().wait()
+        return ""
+
+    stage, scope = await lost(hang, max_seconds=0.05)
+    with pytest.raises(al.UnsettledError) as caught:
+        await drive(scope)
+    assert caught.value.calls == ("0.1",)
+    assert scope.turn.closed is None
+    assert stage.types.count("run.ended") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [al.UnsettledError("other", (), ()), al.RunPaused("other"), al.NotOwnerError("run 'other'", "another's")]
+)
+async def test_an_error_of_another_run_is_an_error_as_any(error: al.AgentLoopError) -> None:
+    """A sink may itself ask a runtime for something."""
+
+    class Sink:
+        async def emit(self, event: al.Event) -> None:
+            if event.type == "model.start":
+                raise error
+
+    stage = Stage([reply("never")], sink=Sink())
+    scope = await stage.open()
+    with pytest.raises(type(error)):
+        await drive(scope)
+    assert scope.turn.closed is not None
+    assert (scope.turn.closed.outcome, scope.turn.closed.reason) == ("failed", error.code)

@@ -14,8 +14,8 @@ from agentloop.effects import Ledger
 from agentloop.errors import InputError
 from agentloop.exchange import Entry, Turn
 from agentloop.limits import LoopLimits
-from agentloop.loop import Action, Answer, Ask, Close, Skip, step, verdict
-from agentloop.loop.step import _WIRE_FRAME
+from agentloop.loop import Action, Answer, Ask, Close, Skip, Wait, step, verdict
+from agentloop.loop.step import _LIMITS, _WIRE_FRAME
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
 from agentloop.wire.encode import encode_request
 from agentloop.wire.presets import PRESETS, dialect
@@ -420,3 +420,112 @@ def test_a_run_never_goes_over_a_limit_and_always_ends_with_every_call_answered(
     assert all(entry.complete for entry in turn.entries)
     ran = [entry for entry in turn.entries if any(slot.effect_id for slot in entry.slots)]
     assert all(verdict(entry) == "completed" for entry in ran)
+
+
+# -- what an earlier owner left
+
+
+def test_an_attempt_without_an_end_is_waited_for_before_anything_else() -> None:
+    """(R133)"""
+    desk, turn = run_with()
+    attempt = desk.send(turn)
+    assert act(turn, LoopLimits(max_seconds=1), elapsed=2) == Wait((attempt,), ())
+
+
+def lost(*states: str) -> tuple[Desk, Turn]:
+    """A reply whose calls were all started and lost, but for those that are open."""
+    desk, turn = run_with(asking(*(f"c{at}" for at in range(len(states)))))
+    for position, state in enumerate(states):
+        if state == "lost":
+            desk.start(turn, 0, position)
+    desk.add(desk.book.lose_slots(turn))
+    return desk, turn
+
+
+def test_a_call_that_was_lost_is_waited_for_before_another_begins() -> None:
+    """(R134)"""
+    _, turn = lost("lost", "open")
+    assert act(turn) == Wait((), (0,))
+    assert act(turn, repeatable={"read"}) == Wait((), (0,))
+    name = turn.entries[0].slots[0].call.name
+    assert act(turn, repeatable={name}) == Answer(0, 0)
+
+
+def test_what_may_not_run_again_holds_up_what_may() -> None:
+    """Nothing is done while a host must be asked anyway."""
+    desk, turn = lost("lost", "open", "lost")
+    desk.add(desk.book.allow_rerun(turn, 0, 0, author="Ann"))
+    assert act(turn) == Wait((), (0, 2))
+    desk.add(desk.book.allow_rerun(turn, 0, 2, author="Ann"))
+    assert act(turn) == Answer(0, 0)
+    desk.run(turn, 0, 0)
+    assert act(turn) == Answer(0, 2)
+    desk.run(turn, 0, 2)
+    assert act(turn) == Answer(0, 1)
+
+
+def test_a_call_that_may_run_again_needs_its_budget() -> None:
+    """(R102)"""
+    desk, turn = lost("lost")
+    desk.add(desk.book.allow_rerun(turn, 0, 0, author="Ann"))
+    assert act(turn, LoopLimits(max_tool_calls=1)) == Wait((), (0,))
+    assert act(turn, LoopLimits(max_tool_calls=2)) == Answer(0, 0)
+
+
+def test_an_attempt_that_failed_is_not_made_again() -> None:
+    """(R142)"""
+    desk, turn = run_with()
+    desk.fail(turn, desk.send(turn))
+    assert act(turn) == Close("failed", "total_timeout")
+    desk, turn = run_with(asking("a"), asking("b"))
+    desk.run(turn, 1, 0)
+    assert act(turn) == Ask()
+    receipt = desk.receipt(turn, desk.send(turn))
+    desk.add(desk.book.fail_send(receipt, abandoned=True, code="cancelled", may_have_been_processed=True))
+    assert act(turn) == Close("cancelled", "cancelled")
+
+
+def test_an_attempt_that_a_host_settled_or_that_never_left_is_made_anew() -> None:
+    desk, turn = run_with()
+    desk.add(desk.book.settle_send(turn, desk.send(turn), author="Ann"))
+    assert act(turn) == Ask()
+    receipt = desk.receipt(turn, desk.send(turn))
+    desk.add(desk.book.fail_send(receipt, abandoned=True, code="paused", may_have_been_processed=False))
+    assert act(turn) == Ask()
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "words"),
+    [
+        ("max_seconds", "limit_reached", "the run reached its limit (max_seconds)"),
+        ("cancelled", "cancelled", "the run was cancelled"),
+        ("tool_crashed", "failed", "the run ended with an error"),
+        ("OSError", "failed", "the run ended with an error"),
+    ],
+)
+def test_an_end_that_was_begun_is_gone_through_with(code: str, outcome: Any, words: str) -> None:
+    """(R102, R142)"""
+    desk, turn = run_with(asking("a", "b", "c"))
+    desk.run(turn, 0, 0)
+    desk.skip(turn, 0, 1, code=code)
+    assert act(turn) == Skip(0, (2,), code, words)
+    desk.skip(turn, 0, 2, code=code)
+    assert act(turn) == Close(outcome, code)
+
+
+@pytest.mark.parametrize("code", ["tool_crashed", "invalid_tool_result"])
+def test_nothing_runs_after_a_crash(code: str) -> None:
+    """(R62)"""
+    desk, turn = run_with(asking("a", "b"))
+    receipt, given_ = desk.receipt(turn, desk.start(turn, 0, 0)), desk.feedback(turn, 0, 0)
+    desk.add(desk.book.receive(receipt, 0, 0, state="unknown", feedback=given_, code=code))
+    assert act(turn) == Skip(0, (1,), "tool_crashed", "the run ended with an error")
+    desk.skip(turn, 0, 1, code="tool_crashed")
+    assert act(turn) == Close("failed", "tool_crashed")
+
+
+def test_every_limit_that_skips_calls_is_known_as_one() -> None:
+    """So that a run taken up later ends as it would have."""
+    names = {name for name in LoopLimits.__struct_fields__ if name.startswith("max_") or name.endswith("_bytes")}
+    skipping = names - {"reply_bytes", "feedback_bytes"} | {"max_request_bytes"}
+    assert skipping == _LIMITS

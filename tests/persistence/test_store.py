@@ -62,7 +62,7 @@ def opens(desk: Desk, run: str = "r1", **fields: Any) -> Callable[[Book], tuple[
 
 
 async def test_a_fact_is_on_the_medium_before_anyone_sees_it() -> None:
-    """(R5, R126)"""
+    """(R5, R90, R126)"""
     store, medium, desk = made()
     seen: list[tuple[str, bool]] = []
     medium.before = lambda: seen.append(("before", store.book.has_run("r1")))
@@ -104,7 +104,7 @@ def failing(error: BaseException) -> Callable[[], None]:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("error", [OSError("disk full"), LookupError(), ValueError(), TimeoutError()])
 async def test_a_medium_that_fails_stops_the_store(error: Exception, when: str) -> None:
-    """Whether the batch was written or not: nothing is installed and nothing more is written."""
+    """Whether the batch was written or not: nothing is installed and nothing more is written (R91)."""
     store, medium, desk = made()
     await store.commit(opens(desk), run_id="r1")
     before = picture(store.book)
@@ -141,6 +141,8 @@ async def test_a_batch_that_a_medium_refuses_changes_nothing_and_the_store_goes_
 
 
 async def test_a_medium_whose_append_is_not_async_stops_the_store() -> None:
+    """(R91)"""
+
     class Plain(MemoryBackend):
         def append(self, facts: Sequence[Fact], **_: Any) -> None:  # type: ignore[override]
             return
@@ -176,7 +178,7 @@ async def test_its_own_error_of_a_medium_is_passed_on() -> None:
 
 
 async def test_a_write_that_is_cancelled_stops_the_store() -> None:
-    """Nobody knows whether the medium holds it."""
+    """Nobody knows whether the medium holds it (R91)."""
     store, medium, desk = made()
     writing, never = asyncio.Event(), asyncio.Event()
 
@@ -369,3 +371,149 @@ async def test_a_reader_never_sees_half_an_exchange() -> None:
     await store.commit(lambda book: book.complete(turn, 0, 0, state="skipped", feedback=given, code="x"), run_id="r1")
     assert lengths == [0, 0, 0]
     assert len(turn.exchanges) == 1
+
+
+# -- several stores on one medium
+
+
+class Shared(Medium):
+    """A medium that several stores use, as several processes would."""
+
+    durable = True
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        MemoryBackend.__init__(self, clock=lambda: self.now)
+        self.log = []
+        self.before = self.after = self.reading = lambda: None
+
+    async def load_conversation(self, name: str) -> list[Fact]:
+        facts = await super().load_conversation(name)
+        if (wait := self.reading()) is not None:
+            await wait
+        return facts
+
+
+def beside(medium: Shared, owner: str) -> tuple[Store, Desk]:
+    desk = Desk()
+    return Store(medium, desk.book, owner=owner), desk
+
+
+async def opened(store: Store, desk: Desk, run: str = "r1", conversation: str | None = None) -> bool:
+    return await store.open_run(opens(desk, run, conversation=conversation), run_id=run, conversation=conversation)
+
+
+async def closed(store: Store, run: str = "r1") -> None:
+    turn = store.book.turn(run)
+    await store.commit(lambda book: book.close_run(turn, outcome="failed", reason="x", at_ms=1), run_id=run)
+    await store.let_go(run)
+
+
+async def test_without_a_lease_nothing_is_written() -> None:
+    """Also where the successor has come and gone, so that the medium knows of no owner (R83)."""
+    medium = Shared()
+    one, desk = beside(medium, "one")
+    other, _ = beside(medium, "other")
+    await opened(one, desk)
+    medium.now = 31
+    await other.take_over("r1")
+    await other.let_go("r1")
+    assert await one.renew() == ["r1"]
+    assert not one.owns("r1")
+    facts = await medium.load()
+    for _ in range(2):
+        with pytest.raises(NotOwnerError, match="lease is gone"):
+            await closed(one)
+    assert (await medium.load(), one.fault) == (facts, None)
+
+
+async def test_a_writer_that_is_refused_as_no_owner_stops_trying() -> None:
+    medium = Shared()
+    one, desk = beside(medium, "one")
+    other, _ = beside(medium, "other")
+    await opened(one, desk)
+    medium.now = 31
+    await other.take_over("r1")
+    with pytest.raises(NotOwnerError, match="expected the owner with token"):
+        await closed(one)
+    assert not one.owns("r1")
+    assert await one.renew() == []
+
+
+async def test_what_is_read_late_never_replaces_what_has_begun_since() -> None:
+    """A reader waits for the medium while a run is opened on the same conversation."""
+    medium = Shared()
+    one, desk = beside(medium, "one")
+    await opened(one, desk, conversation="c")
+    await closed(one)
+    two, other = beside(medium, "two")
+    reading, go = asyncio.Event(), asyncio.Event()
+
+    async def block() -> None:
+        reading.set()
+        await go.wait()
+
+    medium.reading = block
+    reader = asyncio.create_task(two.turn("r1"))
+    await reading.wait()
+    medium.reading = lambda: None
+    opener = asyncio.create_task(opened(two, other, "r2", conversation="c"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    go.set()
+    await reader
+    assert await opener
+    turn = two.book.turn("r2")
+    assert (await two.turn("r1")).closed is not None
+    assert two.book.turn("r2") is turn
+    await closed(two, "r2")
+    assert two.fault is None
+
+
+async def test_a_conversation_that_another_store_went_on_with_is_read_again() -> None:
+    medium = Shared()
+    one, desk = beside(medium, "one")
+    two, other = beside(medium, "two")
+    await opened(one, desk, "r1", "c")
+    with pytest.raises(StaleHeadError):
+        await opened(two, other, "r2", "c")
+    assert two._leases == {}
+    await closed(one)
+    await opened(two, other, "r2", "c")
+    await closed(two, "r2")
+    await opened(one, desk, "r3", "c")
+    assert one.book.conversation("c").runs == ["r1", "r2", "r3"]  # type: ignore[union-attr]
+
+
+async def test_a_run_id_of_another_conversation_is_a_conflict() -> None:
+    medium = Shared()
+    one, desk = beside(medium, "one")
+    two, other = beside(medium, "two")
+    await opened(one, desk, "r1", "c")
+    for conversation in (None, "d"):
+        with pytest.raises(ConflictError, match="expected the input this run was started with"):
+            await opened(two, other, "r1", conversation)
+    assert two._leases == {}
+
+
+async def test_a_store_that_failed_gives_its_leases_up_when_it_is_closed() -> None:
+    """So that the host can reload at once (R91)."""
+    medium = Shared()
+    one, desk = beside(medium, "one")
+    await opened(one, desk)
+    medium.before = failing(OSError())
+    with pytest.raises(PersistenceError):
+        await closed(one)
+    assert await one.renew() == []
+    await one.let_go("r1")
+    await one.close()
+    two, _ = beside(medium, "two")
+    assert (await two.take_over("r1")).closed is None
+
+
+async def test_taking_over_what_is_not_there_owns_nothing() -> None:
+    medium = Shared()
+    one, _ = beside(medium, "one")
+    with pytest.raises(LostError):
+        await one.take_over("nobody")
+    assert (one._leases, medium._leases) == ({}, {})
