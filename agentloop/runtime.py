@@ -32,7 +32,7 @@ from .errors import (
 )
 from .events import TextPreview
 from .exchange import Book, BookLimits, Fact, ReceiptMint, SlotState, Turn
-from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS
+from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS, check_seconds
 from .loop import drive
 from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, require_tool_result
 from .persistence import Backend, ConversationStore, Gate, RunRow, backend_for
@@ -78,6 +78,8 @@ class Runtime(Conversations):
         store: None keeps facts in this process's memory; a path in a SQLite file, made when it is
             not there; ``postgresql://…`` in a database (extra ``postgres``).
         observers: watch every event of every run, isolated and bounded (`Observer`).
+        lease_seconds: how long nobody may take up the runs of a process that died, on a durable
+            store. Those of a living one are renewed three times as often.
         new_id, clock, now_ms: sources of unique ids, monotonic seconds and wall milliseconds.
 
     Use it as ``async with``, in one event loop. On a durable store, several processes may use the
@@ -94,6 +96,7 @@ class Runtime(Conversations):
         store: str | os.PathLike[str] | Backend | None = None,
         observers: Sequence[Observer] = (),
         limits: BookLimits | None = None,
+        lease_seconds: float = LEASE_SECONDS,
         new_id: Callable[[], str] = _new_id,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = wall_ms,
@@ -106,11 +109,12 @@ class Runtime(Conversations):
             raise InputError(f"Runtime.observers: expected a list of observers, got {type(observers).__name__}")
         for at, observer in enumerate(observers):
             require_observer(f"Runtime.observers[{at}]", observer)
+        check_seconds("Runtime.lease_seconds", lease_seconds)
         self._provider = provider
         self._mint = ReceiptMint()
         self._owner = uuid.uuid4().hex
         book = Book(self._mint, limits=limits or BookLimits())
-        self._store = ConversationStore(backend_for(store), book, owner=self._owner, lease_seconds=LEASE_SECONDS)
+        self._store = ConversationStore(backend_for(store), book, owner=self._owner, lease_seconds=lease_seconds)
         self._renewing: asyncio.Task[None] | None = None
         self._threads = ToolThreads(TOOL_THREADS)
         self._observe = tuple(observers)

@@ -39,6 +39,15 @@ SHOWS = {
         "passed: other notes give another answer",
         "passed: an error that a tool does not declare ends the run",
     ],
+    "05_resume.py": [
+        "the first process ended with status -9",
+        "order-17 may go on elsewhere for up to ",
+        'unsettled: pay {"amount":12}, effect order-17/1.0',
+        "settled:   the ledger has it",
+        "completed: Done: paid 12.",
+        "3 model calls over both processes; in the ledger: order-17/1.0 12",
+        "the second process ended with status 0",
+    ],
 }
 
 GUARD = """
@@ -67,7 +76,7 @@ def test_an_example_runs_offline_and_shows_its_use(path: Path, tmp_path: Path) -
         [sys.executable, str(path)],
         check=False,
         cwd=tmp_path,
-        env=environment(PYTHONPATH=str(tmp_path)),
+        env=environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)])),
         capture_output=True,
         text=True,
         timeout=30,

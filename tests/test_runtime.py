@@ -677,6 +677,7 @@ async def test_an_option_that_does_not_exist_is_refused() -> None:
         ({"provider": "https://example.com"}, "Runtime.provider: expected a Provider, got str"),
         ({"store": 7}, "store: expected None, a path, a postgresql:// URL or a Backend, got int"),
         ({"limits": al.LoopLimits()}, "Runtime.limits: expected BookLimits, got LoopLimits"),
+        ({"lease_seconds": 0}, "Runtime.lease_seconds: expected seconds above 0, got 0"),
         ({"observers": [print]}, r"Runtime.observers\[0\]: expected an object with an async observe"),
         ({"observers": [RecordingSink]}, r"Runtime.observers\[0\]: .*, got the class RecordingSink"),
         ({"observers": RecordingSink()}, "Runtime.observers: expected a list of observers, got RecordingSink"),

@@ -328,10 +328,9 @@ async def test_a_run_whose_lease_is_lost_is_stopped_and_says_so(
         assert here._store.fault is None
 
 
-async def test_leases_are_renewed_while_a_run_goes_on(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_module, "LEASE_SECONDS", 0.3)
+async def test_leases_are_renewed_while_a_run_goes_on(ground: Ground) -> None:
     slow = Blocked(reply("done"))
-    async with ground.runtime(slow.provider) as here, ground.runtime(ScriptedProvider([])) as there:
+    async with ground.runtime(slow.provider, lease_seconds=0.3) as here, ground.runtime(ScriptedProvider([])) as there:
         await here.submit(AGENT, "go", run_id="r")
         await slow.asked.wait()
         for _ in range(3):

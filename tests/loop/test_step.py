@@ -527,5 +527,5 @@ def test_nothing_runs_after_a_crash(code: str) -> None:
 def test_every_limit_that_skips_calls_is_known_as_one() -> None:
     """So that a run taken up later ends as it would have."""
     names = {name for name in LoopLimits.__struct_fields__ if name.startswith("max_") or name.endswith("_bytes")}
-    skipping = names - {"reply_bytes", "feedback_bytes"} | {"max_request_bytes"}
+    skipping = names - {"reply_bytes"} | {"max_request_bytes"}
     assert skipping == _LIMITS

@@ -124,7 +124,7 @@ async def points_of(stage: Stage) -> list[str]:
 
 
 async def test_a_process_killed_at_any_point_sends_nothing_twice_and_loses_nothing(stage: Stage) -> None:
-    """(R84, R90, R91, R129-R131, R139)"""
+    """(R84, R90, R91, R132-R135, R139)"""
     points = await points_of(stage)
     assert len(points) > 40
     cases = await stage.sweep("killed once", [(Kill(at, name),) for at, name in enumerate(points, 1)])
@@ -135,7 +135,7 @@ async def test_a_process_killed_at_any_point_sends_nothing_twice_and_loses_nothi
 
 
 async def test_a_process_killed_again_while_it_resumes_sends_nothing_twice(stage: Stage) -> None:
-    """(R84, R90, R91, R129-R131, R139)"""
+    """(R84, R90, R91, R132-R135, R139)"""
     points = await points_of(stage)
     deaths = []
     for name in SECOND_DEATHS:
