@@ -7,9 +7,9 @@ import asyncio
 import inspect
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -17,6 +17,8 @@ import pytest
 import agentloop as al
 from agentloop import errors, limits
 from agentloop.cli import COMMANDS
+from agentloop.exchange import Fact, ReplyTaken, SendEnded, SlotMoved, SlotState
+from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ReplayServer, ScriptedProvider, call, reply
 from tests.readme_tables import README, rendered, section
 
@@ -114,6 +116,68 @@ def test_the_fragments_run_inside_a_runtime(
     assert '[read_note {"name":"plan"}]' in shown
     assert "On 12 May." in shown
     assert scope["clerk"].toolset.require("reserve").spec.description == "Reserve some pieces of an item."
+
+
+class CutOff(SQLiteBackend):
+    """A medium that fails when a certain fact is to be written, so that the runtime leaves all as it is."""
+
+    def __init__(self, path: Path, cut: Callable[[Fact], bool]) -> None:
+        super().__init__(path)
+        self._cut = cut
+
+    async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
+        if any(map(self._cut, facts)):
+            raise al.PersistenceError("cut off")
+        await super().append(facts, token=token, after=after)
+
+
+@pytest.mark.parametrize(
+    ("cut", "kind"),
+    [
+        (lambda fact: type(fact) is ReplyTaken, "send"),
+        (lambda fact: type(fact) is SlotMoved and fact.state == "done", "call"),
+    ],
+)
+async def test_a_service_takes_up_what_it_left_as_shown(
+    tmp_path: Path, cut: Callable[[Fact], bool], kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """(R84)"""
+    chapter = section_of("## What happens when the process dies")
+    shown = next(code for _, code in BLOCKS if code in chapter).partition("\nmodel = ")[0]
+    ran = []
+
+    @al.tool
+    async def pay(name: str) -> str:
+        """Pay somebody."""
+        ran.append(name)
+        return "paid"
+
+    payer = al.Agent(name="payer", tools=[pay], policy_version="v1")
+    scope: dict[str, Any] = {"al": al, "assistant": payer}
+    exec(compile(shown, "README.md", "exec"), scope)
+    async with al.Runtime(ScriptedProvider([answer]), store=CutOff(tmp_path / "facts.db", cut)) as runtime:
+        with pytest.raises(al.PersistenceError):
+            await runtime.run(payer, "Pay.", run_id="r")
+    async with al.Runtime(ScriptedProvider([answer] * 2), store=tmp_path / "facts.db") as runtime:
+        (item,) = await runtime.unsettled()
+        assert item.kind == kind
+        await scope["take_up"](runtime)
+        if kind == "call":
+            assert "for a person to decide: run 'r' waits to be settled: call 0.0" in capsys.readouterr().out
+            scope["known"][item.effect_id] = al.ToolResult.ok("paid, says the bank")
+            await scope["take_up"](runtime)
+        assert (await runtime.result("r")).text == "On 12 May."
+        assert await runtime.unfinished() == []
+    assert ran == ["plan"]
+
+
+def test_the_tables_of_states_name_every_state() -> None:
+    """Of slots but ``waiting``, which nothing sets yet, and of sends."""
+    told = section(TEXT, "states")
+    states = {
+        state for row in re.findall(r"^\| ([^|]+) \|", told, re.MULTILINE) for state in re.findall(r"`(\w+)`", row)
+    }
+    assert states == {*get_args(SlotState), *get_args(get_type_hints(SendEnded)["outcome"])} - {"waiting"}
 
 
 @pytest.mark.parametrize("name", list(rendered()))
