@@ -127,7 +127,7 @@ class KillableModel(al.ChatCompletions):
     """An endpoint with points around the send: before its first byte, and when its answer has begun."""
 
     @asynccontextmanager
-    async def stream(  # type: ignore[override]  # the same, with two points
+    async def stream(
         self, request: al.ModelRequest, *, attempt_id: str, max_reply_bytes: int | None = None
     ) -> AsyncIterator[ModelStream]:
         point("before send")
@@ -215,7 +215,7 @@ async def live(store: str, schema: str, base_url: str, folder: Path) -> None:
     inner: Backend = PostgresBackend(store, schema=schema) if schema else SQLiteBackend(store)
     backend = KillableBackend(inner)
     provider = KillableModel(base_url, model="some-model")
-    async with al.Runtime(provider, store=backend) as runtime:  # type: ignore[arg-type]  # it delegates the rest
+    async with al.Runtime(provider, store=backend) as runtime:
         tell(found=[encode_record(fact).decode() for fact in await inner.load()])
         tell(
             unfinished=[row.run_id for row in await runtime.unfinished()],

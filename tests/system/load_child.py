@@ -56,7 +56,9 @@ def text_of(run: str) -> str:
 
 def answer(request: al.ModelRequest) -> al.ModelReply:
     """The run's name is its input; what follows depends on what was answered so far."""
-    run = request.messages[-1].content
+    asked = request.messages[-1]
+    assert isinstance(asked, al.UserMessage)
+    run = asked.content
     turn = len(request.exchanges)
     if turn < TURNS - 1:
         return reply(calls=[call("note", word=f"{run}-{turn}")], usage=(1, 1))

@@ -86,7 +86,9 @@ class Stage:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.play(*kills)) for kills in deaths]
         cases = [task.result() for task in tasks]
-        sends, effects, facts = (sum(case.judge()[at] for case in cases) for at in range(3))
+        verdicts = [case.judge() for case in cases]
+        sends, effects = sum(one.double_sends for one in verdicts), sum(one.double_effects for one in verdicts)
+        facts = sum(one.lost_facts for one in verdicts)
         print(
             f"\n{what}, {self.medium}: {len(cases)} points, "
             f"double sends {sends}, double effects {effects}, lost facts {facts}"

@@ -56,7 +56,7 @@ def tell(what: str, runs: int, batches: int, commits: int) -> None:
 
 
 async def test_runs_at_once_in_one_process_share_their_commits(place: tuple[str, str], tmp_path: Path) -> None:
-    """(R83, R91)"""
+    """(R90)"""
     runs = [f"r-{number}" for number in range(RUNS)]
     backend = backend_at(*place)
     assert await together(backend, runs, tmp_path) == {run: text_of(run) for run in runs}
@@ -80,7 +80,7 @@ async def test_one_run_makes_one_commit_for_each_thing_that_must_not_be_guessed(
 
 
 async def test_processes_that_run_at_once_lose_and_double_nothing(place: tuple[str, str], tmp_path: Path) -> None:
-    """(R83, R91, R92)"""
+    """(R90)"""
     first = backend_at(*place)
     await first.open()
     processes = [
