@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,15 @@ def arguments(reply: ModelReply) -> list[tuple[str, str, str]]:
 def shared(*names: str) -> Path:
     """A file that lies beside the project."""
     return SHARED.joinpath(*names)
+
+
+def is_linear(seconds: Callable[[int], float], count: int) -> bool:
+    """Whether ten times as much takes nearer to ten times as long than to a hundred times.
+
+    A ratio in one process; the collector, whose work grows with what other tests left, is off.
+    """
+    gc.disable()
+    try:
+        return min(seconds(10 * count) for _ in range(3)) < 35 * min(seconds(count) for _ in range(5))
+    finally:
+        gc.enable()
