@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import time
-import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -67,7 +66,7 @@ _KEPT_RUNS = 128
 
 
 def _new_id() -> str:
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 class Runtime(Conversations):
@@ -112,7 +111,7 @@ class Runtime(Conversations):
         check_seconds("Runtime.lease_seconds", lease_seconds)
         self._provider = provider
         self._mint = ReceiptMint()
-        self._owner = uuid.uuid4().hex
+        self._owner = _new_id()
         book = Book(self._mint, limits=limits or BookLimits())
         self._store = ConversationStore(backend_for(store), book, owner=self._owner, lease_seconds=lease_seconds)
         self._renewing: asyncio.Task[None] | None = None
@@ -535,9 +534,10 @@ class Runtime(Conversations):
         limits = agent.limits
         sink = options.get("sink")
         ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
-        ledger.charge("model_calls", turn.model_calls)  # of an earlier owner
-        ledger.charge("tool_calls", turn.tool_calls)
-        ledger.charge("tokens", 0 if turn.usage is None else turn.usage.total_tokens)
+        if turn.model_calls:  # of an earlier owner
+            ledger.charge("model_calls", turn.model_calls)
+            ledger.charge("tool_calls", turn.tool_calls)
+            ledger.charge("tokens", 0 if turn.usage is None else turn.usage.total_tokens)
         return Scope(
             run_id=live.ref,
             agent=agent.name,
@@ -595,7 +595,7 @@ class Runtime(Conversations):
             del self._runs[oldest.ref]
         if not self._store.durable and self._store.fault is None and self._store.book.has_run(oldest.ref):
             try:
-                await settle(self._store.forget([oldest.ref]), last=True)
+                await self._whole(self._store.forget([oldest.ref]))
             except AgentLoopError as error:  # no matter of the run that ended now
                 _log.warning("run %s could not be dropped: %s", oldest.ref, error)
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
-from .admission import digest_bytes
+from .admission import digest_bytes, is_unicode
 from .agent import Agent
 from .errors import InputError, RunCancelled
 from .events import event_id, event_sequence
 from .exchange import canonical_bytes
+from .limits import JSON_BYTES
 from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
 from .results import RunResult
 from .sinks import Feed, Follower, Sink, require_sink
@@ -54,6 +55,9 @@ class RunOptions(TypedDict, total=False):
 
 
 _INPUT_DOMAIN = "agentloop/input/v1"
+
+_SHORT = JSON_BYTES // 8
+"""Characters that are within the limit however JSON escapes them."""
 
 
 class LiveRun:
@@ -229,6 +233,8 @@ def admitted(agent: Agent, input: RunInput) -> tuple[SystemMessage | UserMessage
     """The messages of a turn; what the caller hands in is checked whole (R37), the agent was when it was made."""
     if isinstance(input, UserMessage):
         message = input
+    elif type(input) is str and len(input) <= _SHORT and is_unicode(input):
+        return (*agent.system, UserMessage(content=input))  # a str that UTF-8 encodes has nothing else to check
     elif type(input) in (str, tuple):
         message = UserMessage(content=input)
     else:

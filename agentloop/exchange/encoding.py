@@ -40,7 +40,11 @@ def origin_digest(
     basis = b'{"continues":%b,"messages":%b,"options":%b,"tools":%b}' % (
         sorted_bytes(continues),
         sorted_bytes(messages),
-        canonical_bytes(options),  # which may hold floats
+        canonical_bytes(options) if _has_float(options) else sorted_bytes(options),
         sorted_bytes(tools),
     )
     return digest_bytes(_ORIGIN_DOMAIN, basis)
+
+
+def _has_float(options: ModelOptions) -> bool:
+    return type(options.temperature) is float or type(options.top_p) is float

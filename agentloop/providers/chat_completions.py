@@ -125,6 +125,10 @@ class ChatCompletions:
         self.base_url, self.model = str(base), model
         self.dialect = choose_dialect(dialect, base.host or "")
         self.timeouts = timeouts
+        clocks = [("total_timeout", timeouts.total), ("first_event_timeout", timeouts.first_event)]
+        told: list[tuple[str, float | None]] = [(code, seconds) for code, seconds in clocks if seconds is not None]
+        self._answer_clock = min(told, key=lambda clock: clock[1] or 0.0, default=("", None))
+        self._connect_clock = aiohttp.ClientTimeout(total=None, connect=timeouts.connect, sock_connect=timeouts.connect)
         self.max_request_bytes, self.max_response_bytes = max_request_bytes, max_response_bytes
         self.max_event_bytes, self.max_in_flight = max_event_bytes, max_in_flight
         self._url = (base / "chat" / "completions").update_query(string_pairs("query", query))
@@ -264,11 +268,7 @@ class _Send:
         self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str], started: float
     ) -> aiohttp.ClientResponse:
         """Send, and wait for the answer's head."""
-        timeouts = self._owner.timeouts
-        clocks = [("total_timeout", timeouts.total), ("first_event_timeout", timeouts.first_event)]
-        code, seconds = min(
-            ((c, s) for c, s in clocks if s is not None), key=lambda clock: clock[1], default=("", None)
-        )
+        code, seconds = self._owner._answer_clock
         clock = asyncio.timeout_at(None if seconds is None else started + seconds)
         failure: ProviderError
         try:
@@ -281,7 +281,7 @@ class _Send:
                     raise_for_status=False,
                     auto_decompress=True,
                     middlewares=(),
-                    timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect, sock_connect=timeouts.connect),
+                    timeout=self._owner._connect_clock,
                 )
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             if clock.expired():
