@@ -42,7 +42,6 @@ __all__ = [
     "TOOL_TIMEOUT",
     "TOTAL_TIMEOUT",
     "Timeouts",
-    "WAIT_SECONDS",
     "check_count",
     "check_seconds",
 ]
@@ -58,7 +57,6 @@ REPLY_BYTES: Final = 64 * 1024
 FEEDBACK_BYTES: Final = 4 * 1024
 REQUEST_BYTES: Final = 2 * 1024 * 1024
 COLLECTION_BYTES: Final = 8 * 1024 * 1024
-WAIT_SECONDS: Final = 30.0
 
 # values admitted at public boundaries
 JSON_BYTES: Final = 2 * 1024 * 1024

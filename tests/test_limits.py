@@ -20,7 +20,6 @@ KIB, MIB = 1024, 1024 * 1024
         ("MAX_MODEL_CALLS", 8),
         ("MAX_MODEL_CALLS_CEILING", 32),
         ("MAX_TOOLS", 32),
-        ("WAIT_SECONDS", 30.0),
         ("REPLY_BYTES", 64 * KIB),
         ("FEEDBACK_BYTES", 4 * KIB),
         ("REQUEST_BYTES", 2 * MIB),
@@ -44,7 +43,7 @@ KIB, MIB = 1024, 1024 * 1024
     ],
 )
 def test_a_default_has_the_number_that_is_documented(name: str, value: Any) -> None:
-    """(R94, R95, R96, R97, R98, R99, R100, R107, R108, R109, R110, R112, R264, R330)"""
+    """(R94, R95, R97, R98, R99, R100, R107, R108, R109, R110, R112, R264, R330)"""
     assert getattr(limits, name) == value
 
 
@@ -114,13 +113,6 @@ def test_a_clock_that_cannot_run_is_refused_by_name(field: str, wrong: Any) -> N
         Timeouts(**{field: wrong})
 
 
-def test_the_local_wait_is_another_clock_than_the_send() -> None:
-    """Its end says nothing about the send, which has its own (R96, R156, R157)."""
-    assert limits.WAIT_SECONDS < limits.TOTAL_TIMEOUT
-    assert "wait" not in Timeouts.__struct_fields__
-    assert "wait" not in " ".join(LoopLimits.__struct_fields__)
-
-
 def test_bytes_characters_and_tokens_are_different_limits() -> None:
     """We do not claim that any of them bounds memory, tokens or the next request (R111)."""
     assert "never converted" in (limits.__doc__ or "")
@@ -137,3 +129,8 @@ def test_a_larger_store_leaves_the_limits_of_a_send_alone() -> None:
 def test_limits_are_frozen() -> None:
     with pytest.raises(AttributeError):
         LoopLimits().max_model_calls = 9  # type: ignore[misc]
+
+
+def test_no_clock_is_called_a_wait() -> None:
+    """So none can be taken for a deadline of anything outside (R157)."""
+    assert "wait" not in " ".join((*Timeouts.__struct_fields__, *LoopLimits.__struct_fields__))
