@@ -366,11 +366,13 @@ class Runtime(Conversations):
 
         def step(book: Book, turn: Turn) -> Sequence[Fact]:
             if result is None:
-                return book.allow_rerun(turn, exchange, position, author=author)
+                return book.allow_rerun(turn, exchange, position, author=author, at_ms=self._now_ms())
             slot = book.slot(turn, exchange, position)
             feedback = ToolFeedback.of(slot.call.id, result)
             state: SlotState = "done" if result.status == "ok" else "failed"
-            return book.settle_slot(turn, exchange, position, state=state, feedback=feedback, author=author)
+            return book.settle_slot(
+                turn, exchange, position, state=state, feedback=feedback, author=author, at_ms=self._now_ms()
+            )
 
         await self._whole(self._entered(self._settle(ref, step)))
 
@@ -385,7 +387,7 @@ class Runtime(Conversations):
         check_name("author", author)
 
         def step(book: Book, turn: Turn) -> Sequence[Fact]:
-            return book.settle_send(turn, attempt_id, author=author)
+            return book.settle_send(turn, attempt_id, author=author, at_ms=self._now_ms())
 
         await self._whole(self._entered(self._settle(ref, step)))
 
@@ -395,7 +397,7 @@ class Runtime(Conversations):
             live = self._runs.get(ref)
             if live is not None and live.goes_on:
                 raise NotOwnerError(f"run {ref!r}", "expected a run that goes on nowhere, got one of this runtime")
-            turn = await self._store.take_over(ref)
+            turn = await self._store.take_over(ref, at_ms=self._now_ms())
             if turn.closed is not None:
                 outcome = turn.closed.outcome
                 raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
@@ -410,7 +412,7 @@ class Runtime(Conversations):
         async with self._gate(ref):
             live = self._join(ref, kept=True)
             if live is None:
-                turn = await self._store.take_over(ref)
+                turn = await self._store.take_over(ref, at_ms=self._now_ms())
                 try:
                     if turn.closed is None:
                         _check_agent(agent, turn)
@@ -504,7 +506,7 @@ class Runtime(Conversations):
                 live = self._join(ref, kept=kept)
                 if live is not None:
                     return live
-                await self._store.take_over(ref)
+                await self._store.take_over(ref, at_ms=self._now_ms())
             anonymous = run_id is None and conversation is None
             return self._launch(agent, ref, options, anonymous=anonymous, kept=kept)
 

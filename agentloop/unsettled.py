@@ -23,7 +23,7 @@ class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
         tool, arguments: what was asked for, as the model wrote it, for a ``call``.
         attempt: number of the model call, or of the execution.
         rerun: whether a host has allowed one more run already.
-        at_ms: when the send was claimed, None for a call.
+        at_ms: when the send or the execution was claimed, None where its record told none.
     """
 
     ref: str
@@ -55,6 +55,7 @@ def unsettled_of(turn: Turn) -> list[Unsettled]:
             tool=slot.call.name,
             arguments=slot.call.arguments.text,
             rerun=slot.rerun,
+            at_ms=slot.started_at_ms,
         )
         for exchange, entry in enumerate(turn.entries)
         for position, slot in enumerate(entry.slots)

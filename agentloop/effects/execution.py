@@ -89,7 +89,9 @@ async def _complete(scope: Scope, exchange: int, position: int, state: SlotState
     slot = scope.turn.entries[exchange].slots[position]
     feedback = _fit(scope, slot, ToolResult.error(text))
     await scope.commit(
-        lambda book: book.complete(scope.turn, exchange, position, state=state, feedback=feedback, code=code)
+        lambda book: book.complete(
+            scope.turn, exchange, position, state=state, feedback=feedback, code=code, at_ms=scope.now_ms()
+        )
     )
     scope.emitter.process(
         ToolSkipped,
@@ -107,7 +109,9 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
     slot = scope.turn.entries[exchange].slots[position]
     effect_id = f"{scope.run_id}/{exchange}.{position}"
     began = scope.clock()
-    cancelled = await scope.commit(lambda book: book.start_slot(scope.turn, exchange, position, effect_id=effect_id))
+    cancelled = await scope.commit(
+        lambda book: book.start_slot(scope.turn, exchange, position, effect_id=effect_id, at_ms=scope.now_ms())
+    )
     scope.emitter.process(
         ToolStarted,
         effect_id,
@@ -193,7 +197,9 @@ async def _received(
     feedback = _fit(scope, slot, result)
     receipt = scope.receipt(effect_id)
     await scope.commit(
-        lambda book: book.receive(receipt, exchange, position, state=state, feedback=feedback, code=code)
+        lambda book: book.receive(
+            receipt, exchange, position, state=state, feedback=feedback, at_ms=scope.now_ms(), code=code
+        )
     )
     _tell_ended(scope, exchange, position, state, code, status, feedback.text, began)
 

@@ -71,7 +71,9 @@ async def send(scope: Scope) -> ModelReply:
             await deliver_cancel()
         reply = await attempt.run(request)
         await scope.commit(
-            lambda book: book.intake(scope.receipt(attempt_id), reply, reserve=scope.limits.feedback_bytes)
+            lambda book: book.intake(
+                scope.receipt(attempt_id), reply, at_ms=scope.now_ms(), reserve=scope.limits.feedback_bytes
+            )
         )
     except BaseException as error:
         await _fail(scope, attempt, call, error, began)
@@ -204,6 +206,7 @@ async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException
                     abandoned=not known,
                     code=code,
                     may_have_been_processed=processed,
+                    at_ms=scope.now_ms(),
                     usage=attempt.usage,
                 )
             )

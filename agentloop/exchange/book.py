@@ -22,7 +22,6 @@ from .facts import (
     RunOutcome,
     SendEnded,
     SendStarted,
-    SlotMoved,
 )
 from .receipts import Receipt, ReceiptMint
 from .recovery import Recovery
@@ -60,6 +59,7 @@ class Book(Recovery):
         input_digest: str | None,
         agent: str,
         at_ms: int,
+        checkpoint: bool = False,
     ) -> tuple[Fact, ...]:
         """Fix a run's origin. Starting the same run again with the same input adds nothing (R82).
 
@@ -96,6 +96,7 @@ class Book(Recovery):
             input_digest=input_digest,
             agent=agent,
             at_ms=at_ms,
+            checkpoint=checkpoint,
         )
         return (opened,)
 
@@ -133,7 +134,7 @@ class Book(Recovery):
         )
         return (started,)
 
-    def intake(self, receipt: Receipt, reply: ModelReply, *, reserve: int = 0) -> tuple[Fact, ...]:
+    def intake(self, receipt: Receipt, reply: ModelReply, *, at_ms: int, reserve: int = 0) -> tuple[Fact, ...]:
         """Take in a checked reply, for the attempt that asked for it (R80).
 
         The same reply of the same attempt is confirmed and adds nothing (R82).
@@ -163,6 +164,7 @@ class Book(Recovery):
                 attempt_id=receipt.invocation_id,
                 outcome="replied",
                 usage=reply.usage,
+                at_ms=at_ms,
             ),
             ReplyTaken(
                 run_id=turn.run_id,
@@ -180,6 +182,7 @@ class Book(Recovery):
         abandoned: bool,
         code: str,
         may_have_been_processed: bool,
+        at_ms: int,
         usage: Usage | None = None,
     ) -> tuple[Fact, ...]:
         """End an attempt without a reply.
@@ -197,10 +200,11 @@ class Book(Recovery):
             code=code,
             may_have_been_processed=may_have_been_processed,
             usage=usage,
+            at_ms=at_ms,
         )
         return (ended,)
 
-    def start_slot(self, turn: Turn, exchange: int, position: int, *, effect_id: str) -> tuple[Fact, ...]:
+    def start_slot(self, turn: Turn, exchange: int, position: int, *, effect_id: str, at_ms: int) -> tuple[Fact, ...]:
         """Claim one execution of a tool, before its first instruction.
 
         Args:
@@ -218,17 +222,7 @@ class Book(Recovery):
             raise ConflictError(where, "expected a slot without feedback")
         if slot.effect_id != effect_id and (slot.effect_id is not None or effect_id in turn.claims):
             raise ConflictError(where, "expected the id of this slot's execution, got another's")
-        return (
-            SlotMoved(
-                run_id=turn.run_id,
-                origin_id=turn.opened.origin_id,
-                exchange=exchange,
-                position=position,
-                state="started",
-                effect_id=effect_id,
-                attempt=slot.attempt + 1,
-            ),
-        )
+        return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id),)
 
     def receive(
         self,
@@ -238,6 +232,7 @@ class Book(Recovery):
         *,
         state: SlotState,
         feedback: ToolFeedback,
+        at_ms: int,
         code: str | None = None,
     ) -> tuple[Fact, ...]:
         """Take in a tool's answer, for the execution that was claimed (R80).
@@ -261,22 +256,18 @@ class Book(Recovery):
             raise ConflictError(where, f"expected done, failed or unknown, got {state}")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
-        return (
-            SlotMoved(
-                run_id=turn.run_id,
-                origin_id=turn.opened.origin_id,
-                exchange=exchange,
-                position=position,
-                state=state,
-                effect_id=slot.effect_id,
-                attempt=slot.attempt,
-                feedback=feedback,
-                code=code,
-            ),
-        )
+        return (self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code),)
 
     def complete(
-        self, turn: Turn, exchange: int, position: int, *, state: SlotState, feedback: ToolFeedback, code: str
+        self,
+        turn: Turn,
+        exchange: int,
+        position: int,
+        *,
+        state: SlotState,
+        feedback: ToolFeedback,
+        code: str,
+        at_ms: int,
     ) -> tuple[Fact, ...]:
         """Answer a call that never ran (``failed`` or ``skipped``); no execution is forged (R81).
 
@@ -294,17 +285,7 @@ class Book(Recovery):
             raise ConflictError(where, f"expected an open slot to fail or skip, got {slot.state} to {state}")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
-        return (
-            SlotMoved(
-                run_id=turn.run_id,
-                origin_id=turn.opened.origin_id,
-                exchange=exchange,
-                position=position,
-                state=state,
-                feedback=feedback,
-                code=code,
-            ),
-        )
+        return (self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code),)
 
     def close_run(self, turn: Turn, *, outcome: RunOutcome, reason: str | None, at_ms: int) -> tuple[Fact, ...]:
         """End a run. Closing it again the same way adds nothing.

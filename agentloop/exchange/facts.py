@@ -5,6 +5,9 @@ A run appends, in this order: one `OriginOpened`; for each model call one `SendS
 reply its `SlotMoved` steps; at last one `RunClosed`. Two facts stand alone: `ConversationBranched`
 begins a conversation at an exchange of another, and `RunRedacted` takes the place of all facts of
 a run whose texts were removed.
+
+This is the form of version 2. Records of version 1 told no end of an effect: read from one, ``at_ms``
+of `SendEnded`, `SlotMoved` and `RerunAllowed` is None. Nothing else writes None there.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class RequestRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class _Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="fact"):
     run_id: str
-    version: Literal[1] = 1
+    version: Literal[2] = 2
 
 
 class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
@@ -89,6 +92,7 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
         catalogue_digest: digest of the executable tool set, policy version included.
         input_digest: over what the host asked for, so that a repeated start is recognised; None
             where the host gave the run no id to repeat.
+        checkpoint: whether the host asked for recovery points.
     """
 
     origin_id: str
@@ -102,6 +106,7 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     input_digest: str | None
     agent: str
     at_ms: int
+    checkpoint: bool = False
 
 
 class SendStarted(_Fact, frozen=True, tag="send_started"):
@@ -119,6 +124,7 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
 
     Attributes:
         outcome: ``replied``; ``failed`` with a typed error; ``abandoned`` when its caller ended.
+        at_ms: when that was recorded.
         code: the error's code, when not replied.
         may_have_been_processed: whether the server may have worked on it.
         usage: tokens as reported; None is unknown, never zero.
@@ -127,6 +133,7 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
 
     attempt_id: str
     outcome: Literal["replied", "failed", "abandoned"]
+    at_ms: int | None
     code: str | None = None
     may_have_been_processed: bool = True
     usage: Usage | None = None
@@ -146,6 +153,7 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
     """One step of one slot (see `slots`).
 
     Attributes:
+        at_ms: when it was recorded.
         effect_id: identity of the execution, stable over repeated runs; None where nothing ran.
         attempt: number of the execution, from 1; 0 where nothing ran.
         feedback: what the model reads; closes the slot.
@@ -157,6 +165,7 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
     exchange: int
     position: int
     state: SlotState
+    at_ms: int | None
     effect_id: str | None = None
     attempt: int = 0
     feedback: ToolFeedback | None = None
@@ -171,6 +180,7 @@ class RerunAllowed(_Fact, frozen=True, tag="rerun_allowed"):
     exchange: int
     position: int
     author: str
+    at_ms: int | None
 
 
 class RunClosed(_Fact, frozen=True, tag="run_closed"):

@@ -20,26 +20,19 @@ __all__ = ["Recovery"]
 class Recovery(State):
     """The steps of settling, checked against the state."""
 
-    def lose_slots(self, turn: Turn) -> tuple[Fact, ...]:
+    def lose_slots(self, turn: Turn, *, at_ms: int) -> tuple[Fact, ...]:
         """Take over a run: every execution that was started and not answered is ``unknown`` now."""
         self._running(turn)
         return tuple(
-            SlotMoved(
-                run_id=turn.run_id,
-                origin_id=turn.opened.origin_id,
-                exchange=exchange,
-                position=position,
-                state="unknown",
-                effect_id=slot.effect_id,
-                attempt=slot.attempt,
-                code="owner_ended",
-            )
+            self._moved(turn, exchange, position, "unknown", at_ms=at_ms, code="owner_ended")
             for exchange, entry in enumerate(turn.entries)
             for position, slot in enumerate(entry.slots)
             if slot.state == "started"
         )
 
-    def settle_send(self, turn: Turn, attempt_id: str, *, author: str, usage: Usage | None = None) -> tuple[Fact, ...]:
+    def settle_send(
+        self, turn: Turn, attempt_id: str, *, author: str, at_ms: int, usage: Usage | None = None
+    ) -> tuple[Fact, ...]:
         """Declare that an attempt brought no reply that can be used. It stays charged.
 
         Raises:
@@ -56,11 +49,20 @@ class Recovery(State):
             may_have_been_processed=True,
             usage=usage,
             author=author,
+            at_ms=at_ms,
         )
         return (ended,)
 
     def settle_slot(
-        self, turn: Turn, exchange: int, position: int, *, state: SlotState, feedback: ToolFeedback, author: str
+        self,
+        turn: Turn,
+        exchange: int,
+        position: int,
+        *,
+        state: SlotState,
+        feedback: ToolFeedback,
+        author: str,
+        at_ms: int,
     ) -> tuple[Fact, ...]:
         """Say what became of an execution whose outcome is unknown (``done`` or ``failed``).
 
@@ -74,21 +76,11 @@ class Recovery(State):
             raise ConflictError(where, f"expected an unknown slot to be done or failed, got {slot.state} to {state}")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
-        moved = SlotMoved(
-            run_id=turn.run_id,
-            origin_id=turn.opened.origin_id,
-            exchange=exchange,
-            position=position,
-            state=state,
-            effect_id=slot.effect_id,
-            attempt=slot.attempt,
-            feedback=feedback,
-            code="settled",
-            author=author,
+        return (
+            self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code="settled", author=author),
         )
-        return (moved,)
 
-    def allow_rerun(self, turn: Turn, exchange: int, position: int, *, author: str) -> tuple[Fact, ...]:
+    def allow_rerun(self, turn: Turn, exchange: int, position: int, *, author: str, at_ms: int) -> tuple[Fact, ...]:
         """Allow one more execution of a call whose outcome is unknown. Allowing it twice adds nothing.
 
         Raises:
@@ -108,6 +100,7 @@ class Recovery(State):
             exchange=exchange,
             position=position,
             author=author,
+            at_ms=at_ms,
         )
         return (allowed,)
 
@@ -118,6 +111,35 @@ class Recovery(State):
             LostError: there is no such call.
         """
         return self._slot(turn, exchange, position)
+
+    @staticmethod
+    def _moved(
+        turn: Turn,
+        exchange: int,
+        position: int,
+        state: SlotState,
+        *,
+        at_ms: int,
+        claim: str | None = None,
+        feedback: ToolFeedback | None = None,
+        code: str | None = None,
+        author: str | None = None,
+    ) -> SlotMoved:
+        """One step of a slot, of the execution it has; ``claim`` is the id of one more."""
+        slot = turn.entries[exchange].slots[position]
+        return SlotMoved(
+            run_id=turn.run_id,
+            origin_id=turn.opened.origin_id,
+            exchange=exchange,
+            position=position,
+            state=state,
+            effect_id=slot.effect_id if claim is None else claim,
+            attempt=slot.attempt if claim is None else slot.attempt + 1,
+            feedback=feedback,
+            code=code,
+            author=author,
+            at_ms=at_ms,
+        )
 
     @staticmethod
     def _running(turn: Turn) -> None:

@@ -180,7 +180,7 @@ class State:
                 self._install_slot(fact)
             elif type(fact) is SendStarted:
                 turn = self._turns[fact.run_id]
-                turn.sends[fact.attempt_id], turn.ended = fact, None
+                turn.sends[fact.attempt_id], turn.sent_at_ms, turn.ended = fact, fact.at_ms, None
                 turn.claims.add(fact.attempt_id)
                 turn.model_calls += 1
             elif type(fact) is SendEnded:
@@ -336,7 +336,8 @@ class State:
 
     def _install_reply(self, fact: ReplyTaken) -> None:
         turn = self._turns[fact.run_id]
-        entry = Entry(fact.reply, fact.attempt_id, self._encoded(fact.reply))
+        assert turn.ended is not None, "a reply follows the end of its attempt"
+        entry = Entry(fact.reply, fact.attempt_id, self._encoded(fact.reply), turn.sent_at_ms, turn.ended.at_ms)
         turn.entries.append(entry)
         turn.ended = None
         turn.size += entry.size
@@ -353,12 +354,13 @@ class State:
         slot.state, slot.code = fact.state, fact.code
         if fact.state == "started":
             slot.effect_id, slot.attempt, slot.rerun = fact.effect_id, fact.attempt, False
+            slot.started_at_ms = fact.at_ms
             turn.tool_calls += 1
             if fact.effect_id is not None:
                 turn.claims.add(fact.effect_id)
         if fact.feedback is None:
             return
-        slot.feedback, slot.encoded = fact.feedback, self._encoded(fact.feedback)
+        slot.feedback, slot.encoded, slot.ended_at_ms = fact.feedback, self._encoded(fact.feedback), fact.at_ms
         added = len(slot.encoded)
         entry.size += added
         turn.size += added

@@ -21,9 +21,22 @@ class Slot:
     Attributes:
         encoded: canonical bytes of the feedback, until the exchange's digest covers them.
         rerun: whether a host allowed one more execution of it.
+        started_at_ms: when its newest execution was claimed. ended_at_ms: when its feedback was
+            recorded. None before that, and where a record told none.
     """
 
-    __slots__ = ("attempt", "call", "code", "effect_id", "encoded", "feedback", "rerun", "state")
+    __slots__ = (
+        "attempt",
+        "call",
+        "code",
+        "effect_id",
+        "encoded",
+        "ended_at_ms",
+        "feedback",
+        "rerun",
+        "started_at_ms",
+        "state",
+    )
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
@@ -34,6 +47,8 @@ class Slot:
         self.code: str | None = None
         self.encoded = b""
         self.rerun = False
+        self.started_at_ms: int | None = None
+        self.ended_at_ms: int | None = None
 
 
 class Entry:
@@ -44,12 +59,27 @@ class Entry:
         exchange: the complete exchange, once every slot holds feedback.
         size: bytes of the canonical reply and of the feedback so far.
         unanswered: slots without feedback.
+        started_at_ms: when its attempt was claimed. ended_at_ms: when the attempt's end was
+            recorded, None where the record told none.
     """
 
-    __slots__ = ("attempt_id", "encoded", "exchange", "reply", "size", "slots", "unanswered")
+    __slots__ = (
+        "attempt_id",
+        "encoded",
+        "ended_at_ms",
+        "exchange",
+        "reply",
+        "size",
+        "slots",
+        "started_at_ms",
+        "unanswered",
+    )
 
-    def __init__(self, reply: ModelReply, attempt_id: str, encoded: bytes) -> None:
+    def __init__(
+        self, reply: ModelReply, attempt_id: str, encoded: bytes, started_at_ms: int, ended_at_ms: int | None
+    ) -> None:
         self.reply, self.attempt_id, self.encoded = reply, attempt_id, encoded
+        self.started_at_ms, self.ended_at_ms = started_at_ms, ended_at_ms
         self.slots = tuple(Slot(call) for call in reply.calls)
         self.exchange: ModelExchange | None = None
         self.size = len(encoded)
@@ -72,6 +102,7 @@ class Turn:
         size: bytes of this turn: origin, replies and feedback.
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
+        sent_at_ms: when the newest attempt was claimed, 0 before the first.
         ended: the end of the newest attempt, until its reply is taken in or the next one starts.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
         redacted: what is left of a run whose texts were removed; it has no entries then.
@@ -92,6 +123,7 @@ class Turn:
         "past",
         "redacted",
         "sends",
+        "sent_at_ms",
         "size",
         "tool_calls",
         "unknown_sends",
@@ -106,6 +138,7 @@ class Turn:
         self.digests = [opened.digest]
         self.claims: set[str] = set()
         self.sends: dict[str, SendStarted] = {}
+        self.sent_at_ms = 0
         self.ended: SendEnded | None = None
         self.unknown_sends: list[str] = []
         self.model_calls = 0

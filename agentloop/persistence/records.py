@@ -2,7 +2,8 @@
 
 A record is the fact's fields in the order of their definition, with the kind under ``fact`` and
 the form under ``version``. What was written is read for ever: each version has golden files under
-``tests/persistence/golden``. A reader refuses what it does not know by name, and never guesses.
+``tests/persistence/golden``. A fact that was read is one of today, and written again in today's
+form. A reader refuses what it does not know by name, and never guesses.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from ..admission import parse, to_type
 from ..errors import AdmissionError, InputError, RestoreError
 from ..exchange import Fact
 from .batch import KINDS
+from .record_v1 import V1_END, v1_decoder, v1_fact, v1_form
 
 __all__ = ["RECORD_VERSION", "decode_record", "encode_record"]
 
-RECORD_VERSION: Final = 1
+RECORD_VERSION: Final = 2
 """The form that is written. Every one from 1 on is read."""
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -67,9 +69,14 @@ def decode_record(data: bytes | str, *, where: str) -> Fact:
     """
     text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
     try:
-        fact = _decoder().decode(text)
-        if _ENCODER.encode(fact) == text:  # so nothing was said twice, in another form or beside the fields
-            return fact
+        if text.endswith(V1_END):
+            record = v1_decoder().decode(text)
+            if _ENCODER.encode(record) == text:
+                return v1_fact(record)
+        else:
+            fact = _decoder().decode(text)
+            if _ENCODER.encode(fact) == text:  # so nothing was said twice, in another form or beside the fields
+                return fact
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
     return _decode_checked(text, where)
@@ -81,7 +88,8 @@ def _decode_checked(text: bytes, where: str) -> Fact:
     value: Any = None
     try:
         value = parse(text, max_bytes=len(text), max_depth=_DEPTH, max_values=len(text))
-        _check_form(value, where)
+        if _version(value, where) == 1:
+            return v1_fact(to_type(value, v1_form()))
         return to_type(value, Fact)  # type: ignore[arg-type]  # a union is a type to msgspec
     except AdmissionError as error:
         at = "" if error.position is None else f" (at character {error.position})"
@@ -91,7 +99,8 @@ def _decode_checked(text: bytes, where: str) -> Fact:
     raise fault  # unchained: what it comes from may hold more than is told
 
 
-def _check_form(value: Any, where: str) -> None:
+def _version(value: Any, where: str) -> int:
+    """The version of a record whose kind and version are known."""
     if type(value) is not dict:
         raise AdmissionError("$", f"expected an object, got {type(value).__name__}")
     for name in ("fact", "version"):
@@ -99,9 +108,11 @@ def _check_form(value: Any, where: str) -> None:
             raise AdmissionError(f"$.{name}", "expected this field, got none")
     kind, version = value["fact"], value["version"]
     if type(version) is not int:
-        raise AdmissionError("$.version", f"expected {RECORD_VERSION}, got {type(version).__name__}")
-    if version != RECORD_VERSION:
-        raise RestoreError("restore_version", where, f"expected record version {RECORD_VERSION}, got {version}")
+        raise AdmissionError("$.version", f"expected a number, got {type(version).__name__}")
+    if not 1 <= version <= RECORD_VERSION:
+        rule = f"expected record version 1 to {RECORD_VERSION}, got {version}"
+        raise RestoreError("restore_version", where, rule)
     if kind not in _NAMES if type(kind) is str else True:
         got = repr(kind) if type(kind) is str and _WORD.match(kind) else type(kind).__name__
         raise AdmissionError("$.fact", f"expected a known kind of fact, got {got}")
+    return version

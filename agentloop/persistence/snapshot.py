@@ -9,7 +9,8 @@
 The first line counts runs, origins, entries (replies) and facts; ``sequence`` is common to all of
 them (R85). Facts stand run by run, in the order in which the runs were opened, so that a run comes
 after all that it continues and a store restored from a snapshot gives the same snapshot, byte for
-byte. The last line is the SHA-256 of every byte before it.
+byte. The last line is the SHA-256 of every byte before it. Records stand in the form that is written
+today; a snapshot that holds earlier ones is read like a store that does.
 
 Each line stands in exactly one form, so a changed byte is always seen: in a fact's line by its
 CRC-32, which is what names the line, and anywhere by the digest.

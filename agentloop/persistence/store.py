@@ -124,11 +124,14 @@ class Store:
             finally:
                 self._rest(family)
 
-    async def take_over(self, run_id: str) -> Turn:
+    async def take_over(self, run_id: str, *, at_ms: int) -> Turn:
         """Own a run that has not ended, with its facts as they are on the medium now.
 
         What an earlier owner had started and not answered is ``unknown`` from here on. A run that
         has ended is read, and owned by nobody.
+
+        Args:
+            at_ms: the wall clock now.
 
         Raises:
             LostError: no such run. NotOwnerError: its owner lives; says for how long its lease does.
@@ -147,7 +150,7 @@ class Store:
                 await self._reload(family)
                 turn = self.book.turn(run_id)
                 if turn.closed is None:
-                    facts = self._facts(lambda book: book.lose_slots(turn))
+                    facts = self._facts(lambda book: book.lose_slots(turn, at_ms=at_ms))
                     if facts:
                         await self._append(facts)
                 else:

@@ -53,6 +53,22 @@ async def test_a_call_is_claimed_run_stored_and_told_in_that_order() -> None:
     assert stage.ledger.spent("tool_calls") == 1
 
 
+async def test_each_step_of_a_call_is_stored_with_its_time() -> None:
+    @al.tool
+    async def slow() -> str:
+        """Take three seconds."""
+        stage.clock.advance(3)
+        return "ok"
+
+    stage = Stage([reply(calls=[call("slow"), call("nobody")])], tools=[slow])
+    scope = await asked(stage)
+    began = stage.clock.now_ms()
+    for position in range(2):
+        await answer_call(scope, 0, position)
+    moves = [(fact.state, fact.at_ms) for fact in await stage.facts() if isinstance(fact, SlotMoved)]
+    assert moves == [("started", began), ("done", began + 3_000), ("failed", began + 3_000)]
+
+
 async def test_a_value_becomes_the_text_of_its_json() -> None:
     """(R64, R160)"""
     stage = Stage([reply(calls=[call("double", n=21)])], tools=[double])
@@ -233,9 +249,9 @@ async def lost(stage: Stage, *positions: int, **fields: Any) -> Scope:
     scope = await asked(stage, **fields)
     for position in positions:
         await scope.commit(
-            lambda book, at=position: book.start_slot(scope.turn, 0, at, effect_id=f"r/0.{at}")  # type: ignore[misc]
+            lambda book, at=position: book.start_slot(scope.turn, 0, at, effect_id=f"r/0.{at}", at_ms=4)  # type: ignore[misc]
         )
-    await scope.commit(lambda book: book.lose_slots(scope.turn))
+    await scope.commit(lambda book: book.lose_slots(scope.turn, at_ms=4))
     return scope
 
 

@@ -122,7 +122,7 @@ async def test_a_commit_that_is_refused_adds_nothing_and_one_that_fails_stops_th
     with pytest.raises(ConflictError):
         await scope.commit(
             lambda book: book.fail_send(
-                scope.receipt("nobody"), abandoned=False, code="x", may_have_been_processed=False
+                scope.receipt("nobody"), abandoned=False, code="x", may_have_been_processed=False, at_ms=4
             )
         )
     assert stage.store.fault is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -46,6 +47,23 @@ async def test_a_send_is_charged_once_and_its_tokens_when_they_are_known() -> No
     scope = await stage.open()
     await send(scope)
     assert (stage.ledger.spent("model_calls"), stage.ledger.spent("tokens")) == (1, 7)
+
+
+@pytest.mark.parametrize("answer", [reply("hi"), al.ConnectionLost("gone")])
+async def test_the_end_of_an_attempt_is_stored_with_its_time(answer: Any) -> None:
+    async def slowly(request: al.ModelRequest) -> Any:
+        stage.clock.advance(7)
+        return answer
+
+    stage = Stage([slowly])
+    scope = await stage.open()
+    began = stage.clock.now_ms()
+    with contextlib.suppress(al.ConnectionLost):
+        await send(scope)
+    claimed, ended, *_ = await stage.facts()
+    assert isinstance(claimed, SendStarted)
+    assert isinstance(ended, SendEnded)
+    assert (claimed.at_ms, ended.at_ms) == (began, began + 7_000)
 
 
 async def test_a_failed_send_is_not_refunded() -> None:

@@ -48,6 +48,7 @@ class Desk:
         tools: tuple[FunctionSpec, ...] = (),
         origin: str | None = None,
         asked: str = "asked",
+        checkpoint: bool = False,
     ) -> tuple[Fact, ...]:
         return self.book.open_origin(
             run_id=run,
@@ -60,6 +61,7 @@ class Desk:
             input_digest=asked,
             agent="agent",
             at_ms=1,
+            checkpoint=checkpoint,
         )
 
     def open(self, run: str = "r1", *messages: SystemMessage | UserMessage, **fields: Any) -> Turn:
@@ -76,12 +78,12 @@ class Desk:
         return attempt
 
     def take(self, turn: Turn, reply: ModelReply) -> Entry:
-        self.add(self.book.intake(self.receipt(turn, self.send(turn)), reply))
+        self.add(self.book.intake(self.receipt(turn, self.send(turn)), reply, at_ms=4))
         return turn.entries[-1]
 
     def start(self, turn: Turn, exchange: int, position: int) -> str:
         effect = f"{turn.run_id}/{exchange}.{position}"
-        self.add(self.book.start_slot(turn, exchange, position, effect_id=effect))
+        self.add(self.book.start_slot(turn, exchange, position, effect_id=effect, at_ms=4))
         return effect
 
     def receive(
@@ -90,7 +92,9 @@ class Desk:
         effect = turn.entries[exchange].slots[position].effect_id or "none"
         given = self.feedback(turn, exchange, position, text)
         self.add(
-            self.book.receive(self.receipt(turn, effect), exchange, position, state=state, feedback=given, code=None)
+            self.book.receive(
+                self.receipt(turn, effect), exchange, position, state=state, feedback=given, code=None, at_ms=4
+            )
         )
         return given
 
@@ -100,7 +104,7 @@ class Desk:
 
     def skip(self, turn: Turn, exchange: int, position: int, text: str = "not run", code: str = "limit") -> None:
         given = self.feedback(turn, exchange, position, text)
-        self.add(self.book.complete(turn, exchange, position, state="skipped", feedback=given, code=code))
+        self.add(self.book.complete(turn, exchange, position, state="skipped", feedback=given, code=code, at_ms=4))
 
     def exchange(self, turn: Turn, reply: ModelReply, text: str = "ok") -> Entry:
         """Take the reply and run every call of it."""
@@ -116,7 +120,7 @@ class Desk:
         receipt = self.receipt(turn, attempt)
         self.add(
             self.book.fail_send(
-                receipt, abandoned=False, code="total_timeout", may_have_been_processed=processed, usage=usage
+                receipt, abandoned=False, code="total_timeout", may_have_been_processed=processed, usage=usage, at_ms=4
             )
         )
 
@@ -137,7 +141,9 @@ def _turn(turn: Turn) -> Any:
     entries = [
         (
             (entry.reply, entry.attempt_id, entry.encoded, entry.exchange, entry.size, entry.unanswered),
+            (entry.started_at_ms, entry.ended_at_ms),
             [(s.call, s.state, s.effect_id, s.attempt, s.feedback, s.code, s.encoded) for s in entry.slots],
+            [(s.started_at_ms, s.ended_at_ms) for s in entry.slots],
         )
         for entry in turn.entries
     ]

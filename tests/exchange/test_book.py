@@ -254,21 +254,21 @@ def test_a_receipt_that_the_mint_did_not_make_is_refused() -> None:
         {"invocation_id": attempt, "parent_id": "r1"},
     ]
     for receipt in forged:
-        refused(desk, lambda receipt=receipt: desk.book.intake(receipt, reply()), ConflictError, "receipt")  # type: ignore[misc]
+        refused(desk, lambda receipt=receipt: desk.book.intake(receipt, reply(), at_ms=4), ConflictError, "receipt")  # type: ignore[misc]
         refused(
             desk,
             lambda receipt=receipt: desk.book.fail_send(  # type: ignore[misc]
-                receipt, abandoned=True, code="x", may_have_been_processed=True
+                receipt, abandoned=True, code="x", may_have_been_processed=True, at_ms=4
             ),
             ConflictError,
             "receipt",
         )
-    desk.add(desk.book.intake(desk.receipt(turn, attempt), asking("a")))
+    desk.add(desk.book.intake(desk.receipt(turn, attempt), asking("a"), at_ms=4))
     effect = desk.start(turn, 0, 0)
     given = desk.feedback(turn, 0, 0)
     refused(
         desk,
-        lambda: desk.book.receive(Receipt(object(), effect, "r1"), 0, 0, state="done", feedback=given),
+        lambda: desk.book.receive(Receipt(object(), effect, "r1"), 0, 0, state="done", feedback=given, at_ms=4),
         ConflictError,
         "receipt",
     )
@@ -279,10 +279,10 @@ def test_a_receipt_of_another_run_or_attempt_takes_nothing_in() -> None:
     desk = Desk()
     one, two = desk.open("r1"), desk.open("r2")
     attempt = desk.send(one)
-    refused(desk, lambda: desk.book.intake(desk.receipt(two, attempt), reply()), ConflictError, "under way")
-    refused(desk, lambda: desk.book.intake(desk.receipt(one, "other"), reply()), ConflictError, "under way")
+    refused(desk, lambda: desk.book.intake(desk.receipt(two, attempt), reply(), at_ms=4), ConflictError, "under way")
+    refused(desk, lambda: desk.book.intake(desk.receipt(one, "other"), reply(), at_ms=4), ConflictError, "under way")
     unknown = desk.mint.receipt(invocation_id=attempt, parent_id="r3")
-    refused(desk, lambda: desk.book.intake(unknown, reply()), LostError)
+    refused(desk, lambda: desk.book.intake(unknown, reply(), at_ms=4), LostError)
 
 
 def test_a_call_answered_without_running_needs_no_receipt_and_shows_no_run() -> None:
@@ -293,7 +293,7 @@ def test_a_call_answered_without_running_needs_no_receipt_and_shows_no_run() -> 
     for position, state in enumerate(("failed", "skipped")):
         given = desk.feedback(turn, 0, position)
         (fact,) = desk.add(
-            desk.book.complete(turn, 0, position, state=state, feedback=given, code="bad_arguments")  # type: ignore[arg-type]
+            desk.book.complete(turn, 0, position, state=state, feedback=given, code="bad_arguments", at_ms=4)  # type: ignore[arg-type]
         )
         assert isinstance(fact, SlotMoved)
         assert (fact.effect_id, fact.attempt, fact.code) == (None, 0, "bad_arguments")
@@ -310,7 +310,7 @@ def test_an_execution_that_was_not_claimed_cannot_answer() -> None:
     given = desk.feedback(turn, 0, 0)
     refused(
         desk,
-        lambda: desk.book.receive(desk.receipt(turn, "r1/0.0"), 0, 0, state="done", feedback=given),
+        lambda: desk.book.receive(desk.receipt(turn, "r1/0.0"), 0, 0, state="done", feedback=given, at_ms=4),
         ConflictError,
         "another source",
     )
@@ -325,11 +325,11 @@ def test_the_same_reply_of_the_same_attempt_is_confirmed_also_after_the_run_clos
     turn = desk.open()
     attempt = desk.send(turn)
     receipt = desk.receipt(turn, attempt)
-    facts = desk.add(desk.book.intake(receipt, reply()))
+    facts = desk.add(desk.book.intake(receipt, reply(), at_ms=4))
     assert [type(fact) for fact in facts] == [SendEnded, ReplyTaken]
-    assert desk.book.intake(receipt, reply()) == ()
+    assert desk.book.intake(receipt, reply(), at_ms=4) == ()
     desk.close(turn)
-    assert desk.book.intake(receipt, reply()) == ()
+    assert desk.book.intake(receipt, reply(), at_ms=4) == ()
     assert len(turn.entries) == 1
 
 
@@ -347,10 +347,10 @@ def test_another_reply_of_the_same_attempt_is_refused(other: Any) -> None:
     desk = Desk()
     turn = desk.open()
     attempt = desk.send(turn)
-    desk.add(desk.book.intake(desk.receipt(turn, attempt), reply()))
+    desk.add(desk.book.intake(desk.receipt(turn, attempt), reply(), at_ms=4))
     refused(
         desk,
-        lambda: desk.book.intake(desk.receipt(turn, attempt), other),
+        lambda: desk.book.intake(desk.receipt(turn, attempt), other, at_ms=4),
         ConflictError,
         "expected the reply that it brought before",
     )
@@ -362,7 +362,7 @@ def test_a_reply_after_its_attempt_failed_is_refused() -> None:
     turn = desk.open()
     attempt = desk.send(turn)
     desk.fail(turn, attempt)
-    refused(desk, lambda: desk.book.intake(desk.receipt(turn, attempt), reply()), ConflictError, "under way")
+    refused(desk, lambda: desk.book.intake(desk.receipt(turn, attempt), reply(), at_ms=4), ConflictError, "under way")
 
 
 def test_the_same_answer_of_the_same_execution_is_confirmed_and_another_refused() -> None:
@@ -374,13 +374,13 @@ def test_the_same_answer_of_the_same_execution_is_confirmed_and_another_refused(
     other = desk.start(turn, 0, 1)
     receipt = desk.receipt(turn, effect)
     given, changed = desk.feedback(turn, 0, 0, "5"), desk.feedback(turn, 0, 0, "6")
-    desk.add(desk.book.receive(receipt, 0, 0, state="done", feedback=given))
-    assert desk.book.receive(receipt, 0, 0, state="done", feedback=given) == ()
+    desk.add(desk.book.receive(receipt, 0, 0, state="done", feedback=given, at_ms=4))
+    assert desk.book.receive(receipt, 0, 0, state="done", feedback=given, at_ms=4) == ()
     for source, state, feedback in [(effect, "done", changed), (effect, "failed", given), (other, "done", given)]:
         refused(
             desk,
             lambda source=source, state=state, feedback=feedback: desk.book.receive(  # type: ignore[misc]
-                desk.receipt(turn, source), 0, 0, state=state, feedback=feedback
+                desk.receipt(turn, source), 0, 0, state=state, feedback=feedback, at_ms=4
             ),
             ConflictError,
             "call 0.0",
@@ -394,12 +394,12 @@ def test_the_same_answer_without_a_run_is_confirmed_and_another_refused() -> Non
     desk.take(turn, asking("a"))
     desk.skip(turn, 0, 0, "no", code="limit")
     given, changed = desk.feedback(turn, 0, 0, "no"), desk.feedback(turn, 0, 0, "yes")
-    assert desk.book.complete(turn, 0, 0, state="skipped", feedback=given, code="limit") == ()
+    assert desk.book.complete(turn, 0, 0, state="skipped", feedback=given, code="limit", at_ms=4) == ()
     for state, feedback, code in [("skipped", changed, "limit"), ("failed", given, "limit"), ("skipped", given, "x")]:
         refused(
             desk,
             lambda state=state, feedback=feedback, code=code: desk.book.complete(  # type: ignore[misc]
-                turn, 0, 0, state=state, feedback=feedback, code=code
+                turn, 0, 0, state=state, feedback=feedback, code=code, at_ms=4
             ),
             ConflictError,
             "expected an open slot",
@@ -414,8 +414,8 @@ def test_an_answer_is_addressed_to_the_call_at_its_place() -> None:
     desk.start(turn, 0, 0)
     given = desk.feedback(turn, 0, 1)
     for step in (
-        lambda: desk.book.receive(desk.receipt(turn, "r1/0.0"), 0, 0, state="done", feedback=given),
-        lambda: desk.book.complete(turn, 0, 1, state="skipped", feedback=desk.feedback(turn, 0, 0), code="x"),
+        lambda: desk.book.receive(desk.receipt(turn, "r1/0.0"), 0, 0, state="done", feedback=given, at_ms=4),
+        lambda: desk.book.complete(turn, 0, 1, state="skipped", feedback=desk.feedback(turn, 0, 0), code="x", at_ms=4),
     ):
         error = refused(desk, step, HistoryError)
         assert error.code == "orphan_tool_result"
@@ -426,7 +426,7 @@ def test_a_place_that_does_not_exist_is_lost(exchange: int, position: int) -> No
     desk = Desk()
     turn = desk.open()
     desk.take(turn, asking("a", "b"))
-    refused(desk, lambda: desk.book.start_slot(turn, exchange, position, effect_id="e"), LostError, "no call")
+    refused(desk, lambda: desk.book.start_slot(turn, exchange, position, effect_id="e", at_ms=4), LostError, "no call")
 
 
 def test_an_execution_keeps_its_id_and_no_two_share_one() -> None:
@@ -434,14 +434,11 @@ def test_an_execution_keeps_its_id_and_no_two_share_one() -> None:
     desk = Desk()
     turn = desk.open()
     desk.take(turn, asking("a", "b"))
-    desk.add(desk.book.start_slot(turn, 0, 0, effect_id="e"))
-    refused(desk, lambda: desk.book.start_slot(turn, 0, 1, effect_id="e"), ConflictError, "got another's")
-    crashed = SlotMoved(
-        run_id="r1", origin_id=turn.opened.origin_id, exchange=0, position=0, state="unknown", effect_id="e", attempt=1
-    )
-    desk.add((crashed,))  # as it is settled after a crash: unknown, and without feedback
-    refused(desk, lambda: desk.book.start_slot(turn, 0, 0, effect_id="f"), ConflictError, "got another's")
-    (again,) = desk.add(desk.book.start_slot(turn, 0, 0, effect_id="e"))
+    desk.add(desk.book.start_slot(turn, 0, 0, effect_id="e", at_ms=4))
+    refused(desk, lambda: desk.book.start_slot(turn, 0, 1, effect_id="e", at_ms=4), ConflictError, "got another's")
+    desk.add(desk.book.lose_slots(turn, at_ms=4))
+    refused(desk, lambda: desk.book.start_slot(turn, 0, 0, effect_id="f", at_ms=4), ConflictError, "got another's")
+    (again,) = desk.add(desk.book.start_slot(turn, 0, 0, effect_id="e", at_ms=4))
     assert isinstance(again, SlotMoved)
     assert (again.effect_id, again.attempt) == ("e", 2)
 
@@ -452,7 +449,9 @@ def test_a_slot_whose_outcome_is_unknown_with_feedback_is_not_run_again() -> Non
     desk.take(turn, asking("a", "b"))
     desk.start(turn, 0, 0)
     desk.receive(turn, 0, 0, "nobody knows", state="unknown")
-    refused(desk, lambda: desk.book.start_slot(turn, 0, 0, effect_id="r1/0.0"), ConflictError, "without feedback")
+    refused(
+        desk, lambda: desk.book.start_slot(turn, 0, 0, effect_id="r1/0.0", at_ms=4), ConflictError, "without feedback"
+    )
 
 
 def test_slots_are_keyed_by_place_so_call_ids_may_repeat_over_the_exchanges() -> None:
@@ -482,7 +481,7 @@ def test_a_run_closes_once_every_send_and_slot_has_its_end() -> None:
     attempt = desk.send(turn)
     closing = partial(desk.book.close_run, turn, outcome="completed", reason="stop", at_ms=9)
     refused(desk, closing, ConflictError, "every send ended")
-    desk.add(desk.book.intake(desk.receipt(turn, attempt), asking("a")))
+    desk.add(desk.book.intake(desk.receipt(turn, attempt), asking("a"), at_ms=4))
     refused(desk, closing, ConflictError, "every slot answered")
     desk.run(turn, 0, 0)
     assert desk.add(closing()) == (RunClosed(run_id="r1", outcome="completed", reason="stop", at_ms=9),)
@@ -502,8 +501,8 @@ def test_a_closed_run_takes_no_further_step() -> None:
     given = desk.feedback(turn, 0, 0, "other")
     for step in (
         lambda: desk.book.begin_send(ref, attempt_id="x", model="m", at_ms=1),
-        lambda: desk.book.start_slot(turn, 0, 0, effect_id="x"),
-        lambda: desk.book.complete(turn, 0, 0, state="skipped", feedback=given, code="x"),
+        lambda: desk.book.start_slot(turn, 0, 0, effect_id="x", at_ms=4),
+        lambda: desk.book.complete(turn, 0, 0, state="skipped", feedback=given, code="x", at_ms=4),
     ):
         refused(desk, step, ConflictError, "expected a running run, got one that completed")
 
@@ -536,7 +535,7 @@ def test_a_reply_is_refused_when_the_conversation_has_moved_on() -> None:
     moved.take(other, reply())
     moved.close(other)
     desk.add(tuple(moved.facts))  # another process wrote to the same medium
-    error = refused(desk, lambda: desk.book.intake(desk.receipt(turn, attempt), reply()), StaleHeadError)
+    error = refused(desk, lambda: desk.book.intake(desk.receipt(turn, attempt), reply(), at_ms=4), StaleHeadError)
     assert (error.expected, error.actual) == ("", other.digests[-1])
 
 

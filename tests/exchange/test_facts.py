@@ -49,6 +49,7 @@ facts = st.one_of(
         input_digest=texts,
         agent=texts,
         at_ms=counts,
+        checkpoint=st.booleans(),
     ),
     st.builds(
         SendStarted,
@@ -64,6 +65,7 @@ facts = st.one_of(
         run_id=texts,
         attempt_id=texts,
         outcome=st.sampled_from(["replied", "failed", "abandoned"]),
+        at_ms=st.none() | counts,
         code=st.none() | texts,
         may_have_been_processed=st.booleans(),
         usage=st.none() | values.usages,
@@ -76,6 +78,7 @@ facts = st.one_of(
         exchange=counts,
         position=counts,
         state=states,
+        at_ms=st.none() | counts,
         effect_id=st.none() | texts,
         attempt=counts,
         feedback=st.none() | feedback,
@@ -161,7 +164,9 @@ def test_minus_zero_of_an_option_survives_storage() -> None:
     assert options.seed == -(10**40)
 
 
-@pytest.mark.parametrize("change", [{"version": 2}, {"version": "1"}, {"fact": "other"}, {"surplus": 1}])
+@pytest.mark.parametrize(
+    "change", [{"version": 1}, {"version": 3}, {"version": "2"}, {"fact": "other"}, {"surplus": 1}]
+)
 def test_a_fact_of_another_version_or_shape_is_refused(change: dict[str, Any]) -> None:
     """(R39, R40)"""
     record = msgspec.json.decode(msgspec.json.encode(RunClosed(run_id="r", outcome="failed", reason=None, at_ms=1)))

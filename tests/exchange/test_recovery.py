@@ -23,7 +23,7 @@ def started() -> tuple[Desk, Turn]:
 
 def lost() -> tuple[Desk, Turn]:
     desk, turn = started()
-    desk.add(desk.book.lose_slots(turn))
+    desk.add(desk.book.lose_slots(turn, at_ms=4))
     return desk, turn
 
 
@@ -34,27 +34,31 @@ def test_what_was_started_and_not_answered_is_unknown_to_the_next_owner() -> Non
     assert (first.state, first.code, first.feedback) == ("unknown", "owner_ended", None)
     assert (first.effect_id, first.attempt) == ("r1/0.0", 1)
     assert second.state == "open"
-    assert desk.book.lose_slots(turn) == ()
+    assert desk.book.lose_slots(turn, at_ms=4) == ()
 
 
 @pytest.mark.parametrize("state", ["done", "failed"])
 def test_a_host_says_what_became_of_an_execution(state: SlotState) -> None:
     desk, turn = lost()
-    desk.add(desk.book.settle_slot(turn, 0, 0, state=state, feedback=FEEDBACK, author="Ann"))
+    desk.add(desk.book.settle_slot(turn, 0, 0, state=state, feedback=FEEDBACK, author="Ann", at_ms=4))
     slot = turn.entries[0].slots[0]
     assert (slot.state, slot.feedback, slot.code) == (state, FEEDBACK, "settled")
     assert desk.facts[-1].author == "Ann"
     refused(
-        desk, lambda: desk.book.settle_slot(turn, 0, 0, state="done", feedback=FEEDBACK, author="Bob"), ConflictError
+        desk,
+        lambda: desk.book.settle_slot(turn, 0, 0, state="done", feedback=FEEDBACK, author="Bob", at_ms=4),
+        ConflictError,
     )
-    refused(desk, lambda: desk.book.allow_rerun(turn, 0, 0, author="Bob"), ConflictError)
+    refused(desk, lambda: desk.book.allow_rerun(turn, 0, 0, author="Bob", at_ms=4), ConflictError)
 
 
 @pytest.mark.parametrize("state", ["open", "started", "skipped", "waiting", "unknown"])
 def test_nothing_else_is_an_answer(state: SlotState) -> None:
     desk, turn = lost()
     refused(
-        desk, lambda: desk.book.settle_slot(turn, 0, 0, state=state, feedback=FEEDBACK, author="Ann"), ConflictError
+        desk,
+        lambda: desk.book.settle_slot(turn, 0, 0, state=state, feedback=FEEDBACK, author="Ann", at_ms=4),
+        ConflictError,
     )
 
 
@@ -66,14 +70,14 @@ def test_what_is_known_is_not_settled() -> None:
         refused(
             desk,
             lambda at=position, said=given: desk.book.settle_slot(
-                turn, 0, at, state="done", feedback=said, author="Ann"
+                turn, 0, at, state="done", feedback=said, author="Ann", at_ms=4
             ),
             ConflictError,
             "expected an unknown slot",
         )
-        refused(desk, lambda at=position: desk.book.allow_rerun(turn, 0, at, author="Ann"), ConflictError)
+        refused(desk, lambda at=position: desk.book.allow_rerun(turn, 0, at, author="Ann", at_ms=4), ConflictError)
     for place in ((0, 2), (1, 0), (-1, 0), (0, -1)):
-        refused(desk, lambda where=place: desk.book.allow_rerun(turn, *where, author="Ann"), LostError)
+        refused(desk, lambda where=place: desk.book.allow_rerun(turn, *where, author="Ann", at_ms=4), LostError)
 
 
 def test_an_outcome_that_was_told_to_the_model_is_not_settled_later() -> None:
@@ -81,9 +85,11 @@ def test_an_outcome_that_was_told_to_the_model_is_not_settled_later() -> None:
     desk, turn = started()
     desk.receive(turn, 0, 0, state="unknown")
     refused(
-        desk, lambda: desk.book.settle_slot(turn, 0, 0, state="done", feedback=FEEDBACK, author="Ann"), ConflictError
+        desk,
+        lambda: desk.book.settle_slot(turn, 0, 0, state="done", feedback=FEEDBACK, author="Ann", at_ms=4),
+        ConflictError,
     )
-    refused(desk, lambda: desk.book.allow_rerun(turn, 0, 0, author="Ann"), ConflictError)
+    refused(desk, lambda: desk.book.allow_rerun(turn, 0, 0, author="Ann", at_ms=4), ConflictError)
 
 
 def test_the_feedback_is_that_of_the_call() -> None:
@@ -91,7 +97,7 @@ def test_the_feedback_is_that_of_the_call() -> None:
     other = ToolFeedback.of("b", ToolResult.ok("x"))
     refused(
         desk,
-        lambda: desk.book.settle_slot(turn, 0, 0, state="done", feedback=other, author="Ann"),
+        lambda: desk.book.settle_slot(turn, 0, 0, state="done", feedback=other, author="Ann", at_ms=4),
         HistoryError,
         "orphan_tool_result",
     )
@@ -99,10 +105,10 @@ def test_the_feedback_is_that_of_the_call() -> None:
 
 def test_one_more_execution_is_allowed_once_and_used_up_by_its_start() -> None:
     desk, turn = lost()
-    desk.add(desk.book.allow_rerun(turn, 0, 0, author="Ann"))
+    desk.add(desk.book.allow_rerun(turn, 0, 0, author="Ann", at_ms=4))
     slot = turn.entries[0].slots[0]
     assert slot.rerun
-    assert desk.book.allow_rerun(turn, 0, 0, author="Bob") == ()
+    assert desk.book.allow_rerun(turn, 0, 0, author="Bob", at_ms=4) == ()
     desk.start(turn, 0, 0)
     assert (slot.rerun, slot.attempt, slot.effect_id) == (False, 2, "r1/0.0")
 
@@ -113,10 +119,10 @@ def test_a_send_without_an_end_is_declared_failed_and_stays_charged() -> None:
     turn = desk.open()
     attempt = desk.send(turn)
     usage = Usage(input_tokens=1, output_tokens=2, total_tokens=3)
-    desk.add(desk.book.settle_send(turn, attempt, author="Ann", usage=usage))
+    desk.add(desk.book.settle_send(turn, attempt, author="Ann", usage=usage, at_ms=4))
     assert (turn.sends, turn.unknown_sends, turn.model_calls) == ({}, [attempt], 1)
     assert turn.usage == usage
-    refused(desk, lambda: desk.book.settle_send(turn, attempt, author="Ann"), ConflictError)
+    refused(desk, lambda: desk.book.settle_send(turn, attempt, author="Ann", at_ms=4), ConflictError)
     with pytest.raises(ConflictError, match="not used before"):
         desk.send(turn, attempt)
     desk.send(turn)
@@ -127,6 +133,8 @@ def test_a_run_that_ended_is_not_settled() -> None:
     desk = Desk()
     turn = desk.open()
     desk.close(turn)
-    refused(desk, lambda: desk.book.settle_send(turn, "t", author="Ann"), ConflictError, "expected a running run")
-    refused(desk, lambda: desk.book.lose_slots(turn), ConflictError)
-    refused(desk, lambda: desk.book.allow_rerun(turn, 0, 0, author="Ann"), ConflictError)
+    refused(
+        desk, lambda: desk.book.settle_send(turn, "t", author="Ann", at_ms=4), ConflictError, "expected a running run"
+    )
+    refused(desk, lambda: desk.book.lose_slots(turn, at_ms=4), ConflictError)
+    refused(desk, lambda: desk.book.allow_rerun(turn, 0, 0, author="Ann", at_ms=4), ConflictError)

@@ -56,12 +56,14 @@ class _Script:
         result: ToolResult = self.draw(values.results)
         given = ToolFeedback.of(turn.entries[exchange].slots[position].call.id, result)
         if self.draw(st.booleans()):
-            facts = self.desk.book.complete(turn, exchange, position, state="skipped", feedback=given, code="x")
+            facts = self.desk.book.complete(
+                turn, exchange, position, state="skipped", feedback=given, code="x", at_ms=4
+            )
         else:
             effect = self.desk.start(turn, exchange, position)
             state = self.draw(st.sampled_from(["done", "failed", "unknown"]))
             receipt = self.desk.receipt(turn, effect)
-            facts = self.desk.book.receive(receipt, exchange, position, state=state, feedback=given, code=None)
+            facts = self.desk.book.receive(receipt, exchange, position, state=state, feedback=given, code=None, at_ms=4)
         self.desk.add(facts)
 
 

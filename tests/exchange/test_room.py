@@ -67,7 +67,7 @@ def test_a_full_book_takes_no_exchange() -> None:
     desk, turn = filled(exchanges=1)
     desk.exchange(turn, asking("a"))
     attempt = desk.send(turn)
-    error = refused(desk, lambda: desk.book.intake(desk.receipt(turn, attempt), reply()), LimitExceeded)
+    error = refused(desk, lambda: desk.book.intake(desk.receipt(turn, attempt), reply(), at_ms=4), LimitExceeded)
     assert limit_of(error) == ("exchanges", 1, 2)
 
 
@@ -87,7 +87,7 @@ def test_the_total_holds_origins_replies_and_feedback() -> None:
 
     desk, turn = filled(total_bytes=total)
     answer = total - turn.size - reply_size(asking("a"))
-    taking = partial(desk.book.intake, desk.receipt(turn, desk.send(turn)), asking("a"))
+    taking = partial(desk.book.intake, desk.receipt(turn, desk.send(turn)), asking("a"), at_ms=4)
     error = refused(desk, lambda: taking(reserve=answer + 1), LimitExceeded)
     assert limit_of(error) == ("total_bytes", total, total + 1)
     desk.add(taking(reserve=answer))
@@ -126,13 +126,13 @@ def test_one_origin_and_one_exchange_have_their_own_ceiling() -> None:
     turn = desk.open("r1")
     attempt = desk.send(turn)
     long = reply(Text(text="x" * 1_000))
-    error = refused(desk, lambda: desk.book.intake(desk.receipt(turn, attempt), long), LimitExceeded)
+    error = refused(desk, lambda: desk.book.intake(desk.receipt(turn, attempt), long, at_ms=4), LimitExceeded)
     assert limit_of(error)[0] == "item_bytes"
-    desk.add(desk.book.intake(desk.receipt(turn, attempt), asking("a", "b")))
+    desk.add(desk.book.intake(desk.receipt(turn, attempt), asking("a", "b"), at_ms=4))
     size = turn.entries[0].size
     desk.run(turn, 0, 0)
     desk.run(turn, 0, 1)
-    taking = partial(desk.book.intake, desk.receipt(turn, desk.send(turn)), asking("a", "b"))
+    taking = partial(desk.book.intake, desk.receipt(turn, desk.send(turn)), asking("a", "b"), at_ms=4)
     reserve = (1_000 - size) // 2  # an exchange is its reply and all its feedback
     assert limit_of(refused(desk, lambda: taking(reserve=reserve + 1), LimitExceeded))[0] == "item_bytes"
     desk.add(taking(reserve=reserve))

@@ -107,7 +107,9 @@ class SlotsOfABook(RuleBasedStateMachine):
 
     @rule(position=POSITIONS)
     def start(self, position: int) -> None:
-        done = self.attempt(lambda: self.desk.book.start_slot(self.turn, 0, position, effect_id=f"effect {position}"))
+        done = self.attempt(
+            lambda: self.desk.book.start_slot(self.turn, 0, position, effect_id=f"effect {position}", at_ms=4)
+        )
         assert done == (self.states[position] == "open")
         if done:
             self.states[position] = "started"
@@ -118,7 +120,7 @@ class SlotsOfABook(RuleBasedStateMachine):
         feedback = self.desk.feedback(self.turn, 0, position, text)
         receipt = self.desk.receipt(self.turn, f"effect {source}")
         done = self.attempt(
-            lambda: self.desk.book.receive(receipt, 0, position, state=state, feedback=feedback, code=None)
+            lambda: self.desk.book.receive(receipt, 0, position, state=state, feedback=feedback, code=None, at_ms=4)
         )
         right = source == position and state in ("done", "failed", "unknown")
         assert done == (right and self.states[position] == "started")
@@ -129,7 +131,9 @@ class SlotsOfABook(RuleBasedStateMachine):
     def complete(self, position: int, state: SlotState, text: str) -> None:
         feedback = self.desk.feedback(self.turn, 0, position, text)
         done = self.attempt(
-            lambda: self.desk.book.complete(self.turn, 0, position, state=state, feedback=feedback, code="limit")
+            lambda: self.desk.book.complete(
+                self.turn, 0, position, state=state, feedback=feedback, code="limit", at_ms=4
+            )
         )
         assert done == (state in ("failed", "skipped") and self.states[position] == "open")
         if done:

@@ -140,9 +140,9 @@ async def lost(tool: al.Tool, **limits: Any) -> tuple[Stage, Any]:
     await advance(scope)
     for position in (0, 1):
         await scope.commit(
-            lambda book, at=position: book.start_slot(scope.turn, 0, at, effect_id=f"r/0.{at}")  # type: ignore[misc]
+            lambda book, at=position: book.start_slot(scope.turn, 0, at, effect_id=f"r/0.{at}", at_ms=4)  # type: ignore[misc]
         )
-    await scope.commit(lambda book: book.lose_slots(scope.turn))
+    await scope.commit(lambda book: book.lose_slots(scope.turn, at_ms=4))
     return stage, scope
 
 

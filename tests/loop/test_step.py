@@ -75,7 +75,7 @@ def test_a_call_that_was_refused_or_whose_outcome_is_unknown_counts_as_answered(
     """(R55)"""
     desk, turn = run_with(asking("a", "b", "c"))
     given = desk.feedback(turn, 0, 0)
-    desk.add(desk.book.complete(turn, 0, 0, state="failed", feedback=given, code="bad_arguments"))
+    desk.add(desk.book.complete(turn, 0, 0, state="failed", feedback=given, code="bad_arguments", at_ms=4))
     desk.start(turn, 0, 1)
     desk.receive(turn, 0, 1, state="unknown")
     assert act(turn) == Answer(0, 2)
@@ -160,7 +160,7 @@ def test_the_word_stop_with_calls_runs_them() -> None:
 def test_a_verdict_is_about_the_protocol_and_not_about_the_tools() -> None:
     """(R27)"""
     made = asking("a")
-    assert verdict(Entry(made, "attempt", b"")) == "completed"
+    assert verdict(Entry(made, "attempt", b"", 2, 4)) == "completed"
 
 
 # -- limits
@@ -370,7 +370,7 @@ def test_what_an_exchange_adds_on_the_wire_is_no_more_than_is_reserved_for_it(
     made = msgspec.structs.replace(exchange.reply, native=Native(data=canonical_text(native)))
     entry = desk.take(turn, made)
     for position, given_feedback in enumerate(exchange.feedback):
-        desk.add(desk.book.complete(turn, 0, position, state="failed", feedback=given_feedback, code="x"))
+        desk.add(desk.book.complete(turn, 0, position, state="failed", feedback=given_feedback, code="x", at_ms=4))
     sizes = [
         len(encode_request(made, model="m", dialect=dialect(preset)).body)
         for made in (
@@ -438,7 +438,7 @@ def lost(*states: str) -> tuple[Desk, Turn]:
     for position, state in enumerate(states):
         if state == "lost":
             desk.start(turn, 0, position)
-    desk.add(desk.book.lose_slots(turn))
+    desk.add(desk.book.lose_slots(turn, at_ms=4))
     return desk, turn
 
 
@@ -454,9 +454,9 @@ def test_a_call_that_was_lost_is_waited_for_before_another_begins() -> None:
 def test_what_may_not_run_again_holds_up_what_may() -> None:
     """Nothing is done while a host must be asked anyway."""
     desk, turn = lost("lost", "open", "lost")
-    desk.add(desk.book.allow_rerun(turn, 0, 0, author="Ann"))
+    desk.add(desk.book.allow_rerun(turn, 0, 0, author="Ann", at_ms=4))
     assert act(turn) == Wait((), (0, 2))
-    desk.add(desk.book.allow_rerun(turn, 0, 2, author="Ann"))
+    desk.add(desk.book.allow_rerun(turn, 0, 2, author="Ann", at_ms=4))
     assert act(turn) == Answer(0, 0)
     desk.run(turn, 0, 0)
     assert act(turn) == Answer(0, 2)
@@ -467,7 +467,7 @@ def test_what_may_not_run_again_holds_up_what_may() -> None:
 def test_a_call_that_may_run_again_needs_its_budget() -> None:
     """(R102)"""
     desk, turn = lost("lost")
-    desk.add(desk.book.allow_rerun(turn, 0, 0, author="Ann"))
+    desk.add(desk.book.allow_rerun(turn, 0, 0, author="Ann", at_ms=4))
     assert act(turn, LoopLimits(max_tool_calls=1)) == Wait((), (0,))
     assert act(turn, LoopLimits(max_tool_calls=2)) == Answer(0, 0)
 
@@ -481,16 +481,16 @@ def test_an_attempt_that_failed_is_not_made_again() -> None:
     desk.run(turn, 1, 0)
     assert act(turn) == Ask()
     receipt = desk.receipt(turn, desk.send(turn))
-    desk.add(desk.book.fail_send(receipt, abandoned=True, code="cancelled", may_have_been_processed=True))
+    desk.add(desk.book.fail_send(receipt, abandoned=True, code="cancelled", may_have_been_processed=True, at_ms=4))
     assert act(turn) == Close("cancelled", "cancelled")
 
 
 def test_an_attempt_that_a_host_settled_or_that_never_left_is_made_anew() -> None:
     desk, turn = run_with()
-    desk.add(desk.book.settle_send(turn, desk.send(turn), author="Ann"))
+    desk.add(desk.book.settle_send(turn, desk.send(turn), author="Ann", at_ms=4))
     assert act(turn) == Ask()
     receipt = desk.receipt(turn, desk.send(turn))
-    desk.add(desk.book.fail_send(receipt, abandoned=True, code="paused", may_have_been_processed=False))
+    desk.add(desk.book.fail_send(receipt, abandoned=True, code="paused", may_have_been_processed=False, at_ms=4))
     assert act(turn) == Ask()
 
 
@@ -518,7 +518,7 @@ def test_nothing_runs_after_a_crash(code: str) -> None:
     """(R62)"""
     desk, turn = run_with(asking("a", "b"))
     receipt, given_ = desk.receipt(turn, desk.start(turn, 0, 0)), desk.feedback(turn, 0, 0)
-    desk.add(desk.book.receive(receipt, 0, 0, state="unknown", feedback=given_, code=code))
+    desk.add(desk.book.receive(receipt, 0, 0, state="unknown", feedback=given_, code=code, at_ms=4))
     assert act(turn) == Skip(0, (1,), "tool_crashed", "the run ended with an error")
     desk.skip(turn, 0, 1, code="tool_crashed")
     assert act(turn) == Close("failed", "tool_crashed")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from hypothesis import strategies as st
 
 from agentloop.exchange import (
@@ -35,7 +36,7 @@ from agentloop.messages import (
 )
 from tests.messages.values import call, contents, counts, messages, options, replies, reply, specs, texts, usages
 
-__all__ = ["ARGUMENTS", "GOLDEN", "facts"]
+__all__ = ["ARGUMENTS", "GOLDEN", "UNTOLD", "as_told_by_v1", "facts", "v1_record"]
 
 ARGUMENTS: Final = (
     '{"z": -0, "big": 1234567890123456789012345678901234567890, "f":1.50e+400 ,"t":"\\u0000\\ud83d\\ude00"}'
@@ -85,6 +86,7 @@ GOLDEN: Final[dict[str, Fact]] = {
         input_digest="3" * 64,
         agent="reader",
         at_ms=1_700_000_000_000,
+        checkpoint=True,
     ),
     "origin_opened_least": OriginOpened(
         run_id="run-1",
@@ -115,7 +117,9 @@ GOLDEN: Final[dict[str, Fact]] = {
     "reply_taken_text": ReplyTaken(
         run_id="run-1", origin_id="origin-1", index=1, attempt_id="attempt-2", reply=reply(Text(text=_CORNERS))
     ),
-    "rerun_allowed": RerunAllowed(run_id="run-1", origin_id="origin-1", exchange=0, position=1, author="Ada"),
+    "rerun_allowed": RerunAllowed(
+        run_id="run-1", origin_id="origin-1", exchange=0, position=1, author="Ada", at_ms=1_700_000_000_900
+    ),
     "run_closed": RunClosed(run_id="run-1", outcome="completed", reason="stop", at_ms=1_700_000_001_000),
     "run_closed_failed": RunClosed(run_id="run-1", outcome="failed", reason=None, at_ms=1_700_000_001_000),
     "run_redacted": RunRedacted(
@@ -141,12 +145,14 @@ GOLDEN: Final[dict[str, Fact]] = {
         run_id="run-1",
         attempt_id="attempt-1",
         outcome="replied",
+        at_ms=1_700_000_000_500,
         usage=Usage(input_tokens=10, output_tokens=2, total_tokens=15, cached_input_tokens=8, reasoning_tokens=3),
     ),
     "send_ended_failed": SendEnded(
         run_id="run-1",
         attempt_id="attempt-2",
         outcome="failed",
+        at_ms=1_700_000_000_500,
         code="http_status",
         may_have_been_processed=False,
         author="Ada",
@@ -165,11 +171,22 @@ GOLDEN: Final[dict[str, Fact]] = {
         exchange=0,
         position=0,
         state="done",
+        at_ms=1_700_000_000_700,
         effect_id="effect-1",
         attempt=1,
         feedback=ToolFeedback(
             tool_call_id="call-1", status="ok", content=(TextContent(text="a note"), TextContent(text=""))
         ),
+    ),
+    "slot_moved_started": SlotMoved(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=1,
+        state="started",
+        at_ms=1_700_000_000_600,
+        effect_id="effect-2",
+        attempt=1,
     ),
     "slot_moved_settled": SlotMoved(
         run_id="run-1",
@@ -177,6 +194,7 @@ GOLDEN: Final[dict[str, Fact]] = {
         exchange=0,
         position=0,
         state="failed",
+        at_ms=1_700_000_000_950,
         effect_id="effect-1",
         attempt=2,
         feedback=ToolFeedback(tool_call_id="call-1", status="error", content=()),
@@ -184,7 +202,30 @@ GOLDEN: Final[dict[str, Fact]] = {
         author="Ada",
     ),
 }
-"""By the file's name."""
+"""By the file's name, in any version that could hold it."""
+
+UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
+    OriginOpened: {"checkpoint": False},
+    SendEnded: {"at_ms": None},
+    SlotMoved: {"at_ms": None},
+    RerunAllowed: {"at_ms": None},
+}
+"""What a record of version 1 did not tell, by kind, as it is read from one."""
+
+
+def as_told_by_v1(fact: Fact) -> Fact:
+    """The fact as a record of version 1 tells it."""
+    return msgspec.structs.replace(fact, **UNTOLD.get(type(fact), {}))
+
+
+def v1_record(fact: Fact) -> bytes:
+    """The record that version 1 wrote of it."""
+    members = {**msgspec.json.decode(msgspec.json.encode(fact)), "version": 1}
+    return msgspec.json.encode({name: members[name] for name in members if name not in UNTOLD.get(type(fact), {})})
+
+
+for _name in ("send_ended", "slot_moved", "rerun_allowed"):
+    GOLDEN[f"{_name}_untold"] = as_told_by_v1(GOLDEN[_name])
 
 _ids = texts
 _digests = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -193,6 +234,7 @@ _feedback = st.builds(
     ToolFeedback, tool_call_id=st.text(min_size=1), status=st.sampled_from(["ok", "error"]), content=contents
 )
 _words = st.none() | texts
+_times = st.none() | counts
 _refs = st.builds(ExchangeRef, origin_id=_ids, index=counts, digest=_digests)
 _requests = st.builds(RequestRef, origin_id=_ids, exchanges=counts, digest=_digests)
 
@@ -211,6 +253,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         input_digest=st.none() | _digests,
         agent=texts,
         at_ms=counts,
+        checkpoint=st.booleans(),
     ),
     st.builds(
         SendStarted, run_id=_ids, attempt_id=_ids, request=_requests, call_sequence=counts, model=texts, at_ms=counts
@@ -220,6 +263,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         run_id=_ids,
         attempt_id=_ids,
         outcome=st.sampled_from(["replied", "failed", "abandoned"]),
+        at_ms=_times,
         code=_words,
         may_have_been_processed=st.booleans(),
         usage=st.none() | usages,
@@ -233,13 +277,14 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         exchange=counts,
         position=counts,
         state=st.sampled_from(["open", "started", "done", "failed", "unknown", "skipped", "waiting"]),
+        at_ms=_times,
         effect_id=_words,
         attempt=counts,
         feedback=st.none() | _feedback,
         code=_words,
         author=_words,
     ),
-    st.builds(RerunAllowed, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, author=texts),
+    st.builds(RerunAllowed, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, author=texts, at_ms=_times),
     st.builds(
         RunClosed,
         run_id=_ids,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from agentloop.persistence.records import decode_record
 from agentloop.persistence.sqlite import SQLiteBackend
+from tests.persistence.facts import v1_record
 
-__all__ = ["asked", "locked", "sound", "store"]
+__all__ = ["asked", "locked", "made_v1", "sound", "store"]
 
 
 @asynccontextmanager
@@ -31,6 +34,16 @@ def asked(path: Path, query: str, *values: object) -> list[Any]:
         return connection.execute(query, values).fetchall()
     finally:
         connection.close()
+
+
+def made_v1(path: Path) -> None:
+    """Make the file one whose every record was written by version 1."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for seq, text in connection.execute("SELECT seq, record FROM facts").fetchall():
+            record = v1_record(decode_record(text, where="here"))
+            connection.execute(
+                "UPDATE facts SET crc = ?, record = CAST(? AS TEXT) WHERE seq = ?", (zlib.crc32(record), record, seq)
+            )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from agentloop.messages import Text
 from agentloop.persistence.batch import KINDS
 from agentloop.persistence.records import RECORD_VERSION, decode_record, encode_record
 from tests.messages.values import call, reply
-from tests.persistence.facts import ARGUMENTS, GOLDEN, facts
+from tests.persistence.facts import ARGUMENTS, GOLDEN, UNTOLD, as_told_by_v1, facts, v1_record
 
 GOLDEN_FILES = sorted((Path(__file__).parent / "golden").glob("v*/*.json"))
 CLOSED = RunClosed(run_id="r1", outcome="failed", reason="x", at_ms=1)
@@ -47,8 +48,20 @@ def test_what_any_version_wrote_is_read(path: Path) -> None:
     """(R89)"""
     data = path.read_bytes().removesuffix(b"\n")
     fact = decode_record(data, where=path.name)
-    assert fact == GOLDEN[path.stem]
-    assert encode_record(fact) == data
+    if path.parent.name == "v1":
+        assert v1_record(GOLDEN[path.stem]) == data
+        assert fact == as_told_by_v1(GOLDEN[path.stem])
+    else:
+        assert fact == GOLDEN[path.stem]
+        assert encode_record(fact) == data
+
+
+def test_the_files_of_version_1_stay_as_they_were_written() -> None:
+    digest = hashlib.sha256()
+    for path in GOLDEN_FILES:
+        if path.parent.name == "v1":
+            digest.update(path.name.encode() + path.read_bytes())
+    assert digest.hexdigest() == "1b818eed1999c8964daa09927764ad40183063ea03e4791fbe0330c0cd5b6439"
 
 
 def test_the_version_that_is_written_has_a_golden_file_for_each_kind() -> None:
@@ -59,7 +72,7 @@ def test_the_version_that_is_written_has_a_golden_file_for_each_kind() -> None:
 
 def test_a_record_is_one_line_with_its_kind_and_version() -> None:
     assert encode_record(CLOSED) == (
-        b'{"fact":"run_closed","outcome":"failed","reason":"x","at_ms":1,"run_id":"r1","version":1}'
+        b'{"fact":"run_closed","outcome":"failed","reason":"x","at_ms":1,"run_id":"r1","version":2}'
     )
 
 
@@ -108,6 +121,52 @@ def test_another_layout_is_the_same_fact(fact: Fact, data: st.DataObject) -> Non
     assert decode_record(text, where="here") == fact
 
 
+# -- version 1
+
+
+@given(fact=facts)
+@settings(max_examples=200)
+def test_what_version_1_told_is_read_and_written_again_in_todays_form(fact: Fact) -> None:
+    """(R89)"""
+    told = decode_record(v1_record(fact), where="here")
+    assert told == as_told_by_v1(fact)
+    again = encode_record(told)
+    assert json.loads(again)["version"] == RECORD_VERSION
+    assert decode_record(again, where="here") == told
+
+
+@given(fact=facts, data=st.data())
+def test_another_layout_of_version_1_is_the_same_fact(fact: Fact, data: st.DataObject) -> None:
+    members = list(msgspec.json.decode(v1_record(fact)).items())
+    text = msgspec.json.format(msgspec.json.encode(dict(data.draw(st.permutations(members)))), indent=2)
+    assert decode_record(text, where="here") == as_told_by_v1(fact)
+
+
+def test_a_record_of_version_1_holds_nothing_that_came_later() -> None:
+    """(R39, R40)"""
+    for fact in GOLDEN.values():
+        for name in UNTOLD.get(type(fact), {}):
+            members = {**json.loads(encode_record(fact)), "version": 1}
+            assert f"$.{name}: expected no field of this name" in refused(json.dumps(members))
+            written = encode_record(fact).replace(b'"version":2}', b'"version":1}')
+            assert f"$.{name}: expected no field of this name" in refused(written)
+
+
+def test_a_record_of_version_2_tells_its_time() -> None:
+    for name in ("send_ended", "slot_moved", "rerun_allowed"):
+        data = v1_record(GOLDEN[name]).replace(b'"version":1}', b'"version":2}')
+        assert "$.at_ms: expected this field, got none" in refused(data)
+
+
+@given(at=st.integers(0, 2_000), value=st.integers(0, 255), name=st.sampled_from(sorted(GOLDEN)))
+@settings(max_examples=200)
+def test_a_damaged_record_of_version_1_is_a_fact_or_a_named_error(at: int, value: int, name: str) -> None:
+    data = bytearray(v1_record(GOLDEN[name]))
+    data[at % len(data)] = value
+    with contextlib.suppress(RestoreError):
+        assert type(decode_record(bytes(data), where="here")) in KINDS
+
+
 # -- what is refused
 
 
@@ -124,10 +183,10 @@ def test_what_is_no_fact_has_no_record() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [0, 2, 10**40])
+@pytest.mark.parametrize("version", [-1, 0, 3, 10**40])
 def test_another_version_is_named(version: int) -> None:
     assert refused(record(version=version), "restore_version") == (
-        f"restore_version: fact 7 of s.db: expected record version 1, got {version}"
+        f"restore_version: fact 7 of s.db: expected record version 1 to 2, got {version}"
     )
 
 
@@ -139,9 +198,9 @@ def test_another_version_is_named(version: int) -> None:
         (record(fact=["secret"]), "$.fact: expected a known kind of fact, got list"),
         (record(fact=...), "$.fact: expected this field, got none"),
         (record(version=...), "$.version: expected this field, got none"),
-        (record(version="1"), "$.version: expected 1, got str"),
-        (record(version=True), "$.version: expected 1, got bool"),
-        (record(version=1.0), "$.version: expected 1, got float"),
+        (record(version="1"), "$.version: expected a number, got str"),
+        (record(version=True), "$.version: expected a number, got bool"),
+        (record(version=1.0), "$.version: expected a number, got float"),
         (record(reason=...), "$.reason: expected this field, got none"),
         (record(colour=1), "$.colour: expected no field of this name"),
         (record(outcome="secret"), "$.outcome: expected one of the known words"),

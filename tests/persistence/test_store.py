@@ -274,7 +274,7 @@ async def test_a_reply_is_installed_with_its_attempts_end_in_one_batch() -> None
     )
     medium.before = failing(OSError())
     with pytest.raises(PersistenceError, match="appending 2 facts"):
-        await store.commit(lambda book: book.intake(desk.receipt(turn, "a1"), reply()), run_id="r1")
+        await store.commit(lambda book: book.intake(desk.receipt(turn, "a1"), reply(), at_ms=4), run_id="r1")
     assert (list(turn.sends), turn.entries) == (["a1"], [])
 
 
@@ -366,9 +366,11 @@ async def test_a_reader_never_sees_half_an_exchange() -> None:
     await store.commit(
         lambda book: book.begin_send(book.reference(turn), attempt_id="a", model="m", at_ms=1), run_id="r1"
     )
-    await store.commit(lambda book: book.intake(desk.receipt(turn, "a"), asking("x")), run_id="r1")
+    await store.commit(lambda book: book.intake(desk.receipt(turn, "a"), asking("x"), at_ms=4), run_id="r1")
     given = desk.feedback(turn, 0, 0)
-    await store.commit(lambda book: book.complete(turn, 0, 0, state="skipped", feedback=given, code="x"), run_id="r1")
+    await store.commit(
+        lambda book: book.complete(turn, 0, 0, state="skipped", feedback=given, code="x", at_ms=4), run_id="r1"
+    )
     assert lengths == [0, 0, 0]
     assert len(turn.exchanges) == 1
 
@@ -416,7 +418,7 @@ async def test_without_a_lease_nothing_is_written() -> None:
     other, _ = beside(medium, "other")
     await opened(one, desk)
     medium.now = 31
-    await other.take_over("r1")
+    await other.take_over("r1", at_ms=4)
     await other.let_go("r1")
     assert await one.renew() == ["r1"]
     assert not one.owns("r1")
@@ -433,7 +435,7 @@ async def test_a_writer_that_is_refused_as_no_owner_stops_trying() -> None:
     other, _ = beside(medium, "other")
     await opened(one, desk)
     medium.now = 31
-    await other.take_over("r1")
+    await other.take_over("r1", at_ms=4)
     with pytest.raises(NotOwnerError, match="expected the owner with token"):
         await closed(one)
     assert not one.owns("r1")
@@ -508,12 +510,12 @@ async def test_a_store_that_failed_gives_its_leases_up_when_it_is_closed() -> No
     await one.let_go("r1")
     await one.close()
     two, _ = beside(medium, "two")
-    assert (await two.take_over("r1")).closed is None
+    assert (await two.take_over("r1", at_ms=4)).closed is None
 
 
 async def test_taking_over_what_is_not_there_owns_nothing() -> None:
     medium = Shared()
     one, _ = beside(medium, "one")
     with pytest.raises(LostError):
-        await one.take_over("nobody")
+        await one.take_over("nobody", at_ms=4)
     assert (one._leases, medium._leases) == ({}, {})
