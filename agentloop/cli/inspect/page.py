@@ -78,8 +78,8 @@ def _document(view: StoreView) -> Iterator[str]:
         yield '<p class="run empty">Nothing has run on this store yet.</p>\n'
     yield "</main>\n</div>\n"
     yield (
-        "<footer>Times are UTC. A store keeps when an attempt began, not when it ended: its time is that to the "
-        "next attempt or the end of the run, tools included.</footer>\n</body>\n</html>\n"
+        "<footer>Times are UTC. A model call or a tool call took the time from its claim to its recorded end. The "
+        "parts of a bar reach from one model call to the next, tools included.</footer>\n</body>\n</html>\n"
     )
 
 
@@ -166,11 +166,11 @@ def _run(number: int, run: RunView) -> Iterator[str]:
 
 
 def _bar(run: RunView) -> Iterator[str]:
-    spans = [(attempt, attempt.duration_ms or 0) for attempt in run.attempts]
+    spans = [(attempt, attempt.step_ms or 0) for attempt in run.attempts]
     if len(spans) > 1 and any(span for _, span in spans):
         yield '<div class="bar" aria-hidden="true">'
         for attempt, span in spans:
-            title = f"model call {attempt.number}: {duration(attempt.duration_ms)}"
+            title = f"model call {attempt.number}: {duration(attempt.step_ms)} to the next step"
             yield f'<i class="{_mark(attempt.state).colour}" style="flex:{span} 1 0" title="{escape(title)}"></i>'
         yield "</div>\n"
 
@@ -213,7 +213,7 @@ def _message(message: MessageView) -> Iterator[str]:
 def _attempt(run: RunView, attempt: AttemptView) -> Iterator[str]:
     told = [f"<bdi>{_text(attempt.model)}</bdi>"]
     if attempt.duration_ms is not None:
-        told.append(duration(attempt.duration_ms))
+        told.append(f"took {duration(attempt.duration_ms)}")
     if attempt.usage is not None:
         told.append(f"tokens {tokens(attempt.usage)}")
     if attempt.state in ("failed", "abandoned"):
@@ -244,6 +244,8 @@ def _call(run: RunView, call: CallView) -> Iterator[str]:
     if call.author:
         told.append(f"{'re-run allowed' if call.rerun else 'settled'} by <bdi>{_text(call.author)}</bdi>")
     told.append(f"{size(call.argument_bytes)} in, {size(call.feedback_bytes)} out")
+    if call.duration_ms is not None:
+        told.append(f"took {duration(call.duration_ms)}")
     yield f'<li><div class="head"><code><bdi>{_text(call.tool)}</bdi></code> {_pill(_standing(run, call), call.code)} '
     yield f'<span class="small">{" · ".join(told)}</span></div>'
     first = " ".join(call.arguments[:200].split())

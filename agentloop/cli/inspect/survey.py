@@ -99,6 +99,9 @@ def _take(view: RunView, fact: Fact) -> None:
             attempt = next(item for item in view.attempts if item.attempt_id == fact.attempt_id)
             attempt.state, attempt.code, attempt.author = fact.outcome, fact.code, fact.author
             attempt.may_have_been_processed, attempt.usage = fact.may_have_been_processed, fact.usage
+            attempt.ended_at_ms = fact.at_ms
+            if fact.author is None:
+                attempt.duration_ms = _between(attempt.started_at_ms, fact.at_ms)
             if fact.usage is not None:
                 view.usage = fact.usage if view.usage is None else view.usage + fact.usage
         case ReplyTaken():
@@ -125,11 +128,14 @@ def _move(view: RunView, fact: SlotMoved) -> None:
     call.effect_id = fact.effect_id or call.effect_id
     call.author = fact.author or call.author
     if fact.state == "started":
-        call.executions, call.rerun = fact.attempt, False
+        call.executions, call.rerun, call.started_at_ms = fact.attempt, False, fact.at_ms
         view.tool_calls += 1
     if fact.feedback is not None:
         call.feedback = "\n".join(item.text for item in fact.feedback.content if type(item) is TextContent)
         call.feedback_bytes, call.feedback_status = len(call.feedback.encode()), fact.feedback.status
+        call.ended_at_ms = fact.at_ms
+        if fact.author is None:
+            call.duration_ms = _between(call.started_at_ms, fact.at_ms)
 
 
 def _call(view: RunView, exchange: int, position: int) -> CallView:
@@ -173,16 +179,16 @@ def _place(ref: ExchangeRef | None) -> str | None:
 
 
 def _time(view: RunView) -> None:
-    """Durations from the clocks there are; none where a clock was set back."""
+    """The times of the run, and of its steps."""
     starts = [attempt.started_at_ms for attempt in view.attempts]
     ends: list[int | None] = [*starts[1:], view.ended_at_ms]
     for attempt, end in zip(view.attempts, ends, strict=False):
-        attempt.duration_ms = _between(attempt.started_at_ms, end)
+        attempt.step_ms = _between(attempt.started_at_ms, end)
     view.duration_ms = _between(view.opened_at_ms, view.ended_at_ms)
 
 
-def _between(start: int, end: int | None) -> int | None:
-    return None if end is None or end < start else end - start
+def _between(start: int | None, end: int | None) -> int | None:
+    return None if start is None or end is None or end < start else end - start
 
 
 def _unsettled(view: RunView) -> int:

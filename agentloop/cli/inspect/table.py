@@ -94,7 +94,9 @@ def _attempt_lines(attempt: AttemptView, zero: int, style: Style) -> Iterator[st
         told.append("may have been processed" if attempt.may_have_been_processed else "was not processed")
     if attempt.usage is not None:
         told.append(tokens(attempt.usage))
-    told.append(f"{duration(attempt.duration_ms)} to the next step")
+    if attempt.duration_ms is not None:
+        told.append(f"took {duration(attempt.duration_ms)}")
+    told.append(f"{duration(attempt.step_ms)} to the next step")
     yield f"{_offset(zero, attempt.started_at_ms)}  model call {attempt.number}  {_coloured(', '.join(told), style)}"
     yield f"{_BLANK}  {style('attempt ' + _cell(attempt.attempt_id), 'dim')}"
     reply = attempt.reply
@@ -105,9 +107,10 @@ def _attempt_lines(attempt: AttemptView, zero: int, style: Style) -> Iterator[st
     for call in reply.calls:
         runs = f", {counted(call.executions, 'execution')}" if call.executions else ""
         sizes = f"{size(call.argument_bytes)} in, {size(call.feedback_bytes)} out"
+        took = "" if call.duration_ms is None else f", took {duration(call.duration_ms)}"
         yield (
             f"{_BLANK}  {style(f'call {call.exchange}.{call.position}', 'cyan')}  {_cell(call.tool)}  "
-            f"{_coloured(_call_state(call), style)}{runs}, {sizes}"
+            f"{_coloured(_call_state(call), style)}{runs}, {sizes}{took}"
         )
         yield from _indented(call.arguments, style)
         if call.feedback is not None:

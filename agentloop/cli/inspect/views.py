@@ -1,7 +1,7 @@
 """What a person looks at, as values: conversations, runs, attempts, calls. JSON is made of them as they are.
 
-Facts hold no clock for the end of an effect, so the time of an attempt is that from its start to the
-next start, or to the end of the run: the reply, and the tools that it asked for.
+The time of a send or a call is that from its claim to its recorded end. It is None where a record told
+none (version 1 did not), where a host settled it long after, and where a clock was set back.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class CallView(View):
         state: of the slot. code: why, when not done. author: who settled it.
         rerun: whether a host allowed one more execution that has not begun.
         feedback: what the model reads, None while there is none.
+        started_at_ms: when its newest execution was claimed, None where nothing ran.
+        ended_at_ms: when its feedback was recorded. duration_ms: between the two.
     """
 
     exchange: int
@@ -62,6 +64,9 @@ class CallView(View):
     feedback: str | None = None
     feedback_bytes: int = 0
     feedback_status: str | None = None
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    duration_ms: int | None = None
 
 
 class ReplyView(View):
@@ -80,7 +85,9 @@ class AttemptView(View):
 
     Attributes:
         state: ``replied``, ``failed``, ``abandoned``, or ``open`` while nobody knows its end.
-        duration_ms: to the next attempt or the end of the run; None while there is neither.
+        ended_at_ms: when its end was recorded. duration_ms: from its claim to that.
+        step_ms: to the next attempt or the end of the run, so with the tools that its reply asked for; None
+            while there is neither.
     """
 
     attempt_id: str
@@ -92,7 +99,9 @@ class AttemptView(View):
     may_have_been_processed: bool = True
     author: str | None = None
     usage: Usage | None = None
+    ended_at_ms: int | None = None
     duration_ms: int | None = None
+    step_ms: int | None = None
     reply: ReplyView | None = None
 
 
@@ -106,7 +115,7 @@ class RunView(View):
         continues: the exchange that it follows, as "origin.index".
         source: for a branch, the conversation that it comes from.
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
-        model_calls, tool_calls: how many were started. bytes: of all its records.
+        model_calls, tool_calls: how many were started. bytes: of all its records, in the form of today.
         author: who redacted it.
     """
 
