@@ -10,12 +10,15 @@ import pytest
 import agentloop as al
 from agentloop.cli.inspect.survey import survey
 from agentloop.errors import PersistenceError, RestoreError
+from agentloop.exchange import SendEnded
 from agentloop.persistence import read_snapshot, write_snapshot
 from agentloop.persistence.postgres import PostgresBackend
 from agentloop.persistence.postgres.reader import PostgresReader
+from agentloop.persistence.records import decode_record
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider, reply
 from tests.cli.inspect.stores import fill
+from tests.persistence.facts import v1_record
 from tests.system.server import PostgresServer
 
 pytestmark = pytest.mark.system
@@ -42,6 +45,27 @@ async def test_a_store_goes_from_sqlite_to_postgres_and_back(
     assert await media[0].runs() == await media[1].runs() == await media[2].runs()
     for backend in media:
         await backend.close()
+
+
+async def test_a_database_of_version_1_is_read_and_goes_on(postgres: PostgresServer, schema: str) -> None:
+    """(R89)"""
+    agent = al.Agent(name="a")
+    async with al.Runtime(ScriptedProvider([reply("1")]), store=PostgresBackend(postgres.dsn, schema=schema)) as host:
+        await host.run(agent, "a", conversation="c", run_id="r1")
+    for seq, text in await postgres.sql(f"SELECT seq, record FROM {schema}.facts ORDER BY seq"):
+        record = v1_record(decode_record(text, where="here")).decode()
+        await postgres.sql(f"UPDATE {schema}.facts SET record = $1 WHERE seq = $2", record, seq)
+    provider = ScriptedProvider([reply("2")])
+    async with al.Runtime(provider, store=PostgresBackend(postgres.dsn, schema=schema)) as host:
+        await host.run(agent, "b", conversation="c", run_id="r2")
+        assert len(await host.history("c")) == 4
+    backend = PostgresBackend(postgres.dsn, schema=schema)
+    await backend.open()
+    ended = [fact.at_ms for fact in await backend.load() if type(fact) is SendEnded]
+    await backend.close()
+    assert (ended[0], type(ended[1])) == (None, int)
+    versions = await postgres.sql(f"SELECT record::json ->> 'version' FROM {schema}.facts ORDER BY seq")
+    assert [int(row[0]) for row in versions] == [1] * 5 + [2] * 5
 
 
 async def test_conversations_are_branched_redacted_and_forgotten(postgres: PostgresServer, schema: str) -> None:
