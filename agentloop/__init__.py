@@ -24,7 +24,7 @@ this map and holds the imports to it.
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
     windows.py       10  one run as its host sees it
-    unsettled.py     10  effects of which nobody knows what became
+    unsettled.py     10  what a host can ask about a run's effects: what is unsettled, what became of a send
     conversations.py 11  conversations as a host sees them
     runtime.py       12  owns provider, store and effects; opens runs; closes in the right order
     testing/         13  scripted provider, replay server, fake clock, recording sink, fixtures
@@ -44,6 +44,7 @@ from .errors import (
     InputError,
     LimitExceeded,
     LostError,
+    ModelPending,
     NotOwnerError,
     OutcomeError,
     PersistenceError,
@@ -127,7 +128,7 @@ from .results import RunResult
 from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
 from .tools import Tool, ToolContext, ToolPolicy, ToolSet, tool
-from .unsettled import Unsettled
+from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
 from .wire.dialect import Dialect
 
@@ -164,6 +165,7 @@ __all__ = [
     "ModelExchange",
     "ModelOptions",
     "ModelParsed",
+    "ModelPending",
     "ModelReply",
     "ModelRequest",
     "ModelStart",
@@ -194,6 +196,7 @@ __all__ = [
     "RunRow",
     "RunStarted",
     "Runtime",
+    "SendStatus",
     "SendTimeout",
     "Sink",
     "StaleHeadError",

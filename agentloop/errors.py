@@ -22,6 +22,7 @@
     |-- LostError                  a reference names nothing that is kept
     |-- OutcomeError               a run's text was required, and it did not complete
     |-- UnsettledError             a run waits: nobody knows what became of an effect
+    |-- ModelPending               the run left a model call that goes on; resume it
     |-- RunPaused                  the run was left unfinished by a runtime that closed
     |-- RunCancelled               the run one waits for was cancelled by somebody else
     |-- ToolFailed                 raised by tools: a failure the model shall read
@@ -48,6 +49,7 @@ __all__ = [
     "InputError",
     "LimitExceeded",
     "LostError",
+    "ModelPending",
     "NotOwnerError",
     "OutcomeError",
     "PersistenceError",
@@ -407,6 +409,28 @@ class RunPaused(AgentLoopError):
 
     def __str__(self) -> str:
         return f"run {self.ref!r} is unfinished: the runtime closed; resume it"
+
+
+class ModelPending(AgentLoopError):
+    """A run left a model call that goes on by itself: its outcome will be stored (R140, R141).
+
+    The local wait was over, or the caller was cancelled. Nothing was cancelled or sent again; look
+    the call up with `Runtime.read`, and go on with `Runtime.resume`.
+
+    Attributes:
+        ref: the run's id.
+        attempt_id: the send's, as the server saw it.
+    """
+
+    code = "pending"
+    may_have_been_processed = True
+
+    def __init__(self, ref: str, attempt_id: str) -> None:
+        super().__init__(ref, attempt_id)
+        self.ref, self.attempt_id = ref, attempt_id
+
+    def __str__(self) -> str:
+        return f"run {self.ref!r} left send {self.attempt_id!r}, which goes on; resume the run when its reply is stored"
 
 
 class UnsettledError(AgentLoopError):

@@ -34,6 +34,7 @@ __all__ = [
     "REQUEST_BYTES",
     "RESPONSE_BYTES",
     "SAFE_INTEGER",
+    "SETTLE_SECONDS",
     "STORE_EXCHANGES",
     "STORE_ITEM_BYTES",
     "STORE_ORIGINS",
@@ -42,6 +43,7 @@ __all__ = [
     "TOOL_TIMEOUT",
     "TOTAL_TIMEOUT",
     "Timeouts",
+    "WAIT_SECONDS",
     "check_count",
     "check_seconds",
 ]
@@ -84,6 +86,10 @@ TOOL_THREADS: Final = 8
 # life of a runtime, in seconds
 LEASE_SECONDS: Final = 30.0
 CLOSE_SECONDS: Final = 5.0
+SETTLE_SECONDS: Final = 30.0
+
+# local wait for a detached model call, which goes on after it (R96)
+WAIT_SECONDS: Final = 30.0
 
 # events
 MODEL_END_SECONDS: Final = 0.250

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from .agent import Agent
 from .conversations import Conversations
-from .effects import Ledger, Scope, ToolThreads, settle
+from .effects import Ledger, Scope, Sends, ToolThreads, settle
 from .errors import (
     AgentLoopError,
     ConflictError,
@@ -31,14 +31,14 @@ from .errors import (
 )
 from .events import TextPreview
 from .exchange import Book, BookLimits, Fact, ReceiptMint, SlotState, Turn
-from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS, check_seconds
+from .limits import CLOSE_SECONDS, LEASE_SECONDS, SETTLE_SECONDS, TOOL_THREADS, WAIT_SECONDS, check_seconds
 from .loop import drive
 from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, require_tool_result
 from .persistence import Backend, ConversationStore, Gate, RunRow, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
 from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, require_observer, wall_ms
-from .unsettled import Unsettled, unsettled_of
+from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
 from .windows import (
     LiveRun,
     Run,
@@ -77,6 +77,7 @@ class Runtime(Conversations):
         store: None keeps facts in this process's memory; a path in a SQLite file, made when it is
             not there; ``postgresql://…`` in a database (extra ``postgres``).
         observers: watch every event of every run, isolated and bounded (`Observer`).
+        settle_seconds: how long closing waits for sends that live apart from their callers.
         lease_seconds: how long nobody may take up the runs of a process that died, on a durable
             store. Those of a living one are renewed three times as often.
         new_id, clock, now_ms: sources of unique ids, monotonic seconds and wall milliseconds.
@@ -95,6 +96,7 @@ class Runtime(Conversations):
         store: str | os.PathLike[str] | Backend | None = None,
         observers: Sequence[Observer] = (),
         limits: BookLimits | None = None,
+        settle_seconds: float = SETTLE_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
         new_id: Callable[[], str] = _new_id,
         clock: Callable[[], float] = time.monotonic,
@@ -108,12 +110,14 @@ class Runtime(Conversations):
             raise InputError(f"Runtime.observers: expected a list of observers, got {type(observers).__name__}")
         for at, observer in enumerate(observers):
             require_observer(f"Runtime.observers[{at}]", observer)
+        check_seconds("Runtime.settle_seconds", settle_seconds)
         check_seconds("Runtime.lease_seconds", lease_seconds)
         self._provider = provider
         self._mint = ReceiptMint()
         self._owner = _new_id()
         book = Book(self._mint, limits=limits or BookLimits())
         self._store = ConversationStore(backend_for(store), book, owner=self._owner, lease_seconds=lease_seconds)
+        self._sends, self._settle_seconds = Sends(self._send_ended), settle_seconds
         self._renewing: asyncio.Task[None] | None = None
         self._threads = ToolThreads(TOOL_THREADS)
         self._observe = tuple(observers)
@@ -156,8 +160,9 @@ class Runtime(Conversations):
     async def aclose(self) -> None:
         """Take no more runs, end those that go on, then close observers, store and provider.
 
-        A submitted or resumed run on a durable store ends its present effect, for up to 5 s, and
-        stays unfinished, to be resumed; one that takes longer is cut off, and is unsettled then.
+        A submitted, resumed or checkpointed run on a durable store ends its present effect and stays
+        unfinished, to be resumed: a tool has 5 s, a send ``settle_seconds``. What takes longer is cut
+        off, said in the log, and is unsettled then.
         Every other run is cancelled, and has recorded its end before the store closes (R143).
         Idempotent. A cancel of the caller does not cut it short; it is raised afterwards, but at
         once in an observer or in a task that a run has begun: those are among what ends.
@@ -193,20 +198,28 @@ class Runtime(Conversations):
                 _log.warning("%d tool threads have not ended; a thread cannot be stopped", stuck)
 
     async def _end_runs(self) -> None:
-        tasks = {live.task for live in self._runs.values() if live.task is not None and live.goes_on}
-        kept = {live.task for live in self._runs.values() if live.kept and live.task in tasks}
+        """Stop the runs, and only then what they wait for: own sends settle before the store closes (R143)."""
         for live in self._runs.values():
             if live.kept:
                 live.pause = True
             else:
                 live.request_stop()
-        if kept:
-            _, late = await asyncio.wait(kept, timeout=CLOSE_SECONDS)
+        settling = asyncio.get_running_loop().create_task(self._sends.settle(self._settle_seconds))
+        in_tools = {
+            live.task: live
+            for live in self._runs.values()
+            if live.kept and live.task is not None and live.goes_on and self._sends.of(live.ref) is None
+        }
+        if in_tools:
+            _, late = await asyncio.wait(in_tools, timeout=CLOSE_SECONDS)
             if late:
                 _log.warning("%d runs did not end their effect in time; it is abandoned", len(late))
-            for live in self._runs.values():
-                if live.task in late:
-                    live.request_stop()
+            for task in late:
+                in_tools[task].request_stop()
+        unknown = await settling
+        if unknown:
+            _log.warning("%d sends had no end in time; they are unsettled", unknown)
+        tasks = {live.task for live in self._runs.values() if live.task is not None and live.goes_on}
         if tasks:
             await asyncio.wait(tasks)
 
@@ -226,27 +239,30 @@ class Runtime(Conversations):
                 continue
             for run_id in lost:
                 live = self._runs.get(run_id)
+                pending = self._sends.of(run_id)
                 if live is not None:
                     _log.error("run %s was taken over by another owner", run_id)
                     live.request_stop()
+                if pending is not None:
+                    pending.cut_off()
 
     # -- runs
 
     async def run(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> RunResult:
         """Run to the end; cancelling the caller cancels the run, as leaving a `Run` does. Options: `RunOptions`.
 
+        With ``checkpoint=True`` a model call under way is not cancelled: it goes on by itself and
+        its reply is stored. The caller's `CancelledError` has a `ModelPending` as its cause then.
+
         Raises:
+            ModelPending: the local ``wait`` for a model call is over; it goes on.
             InputError: bad input. StreamRefused, ProviderError: the model call failed.
             ToolCrashed: a tool raised what it did not declare.
             ConflictError: the conversation is in use, or the run id is taken.
             LimitExceeded: the store is full (`BookLimits`). PersistenceError: the store stopped.
         """
         live = await self._start(agent, input, **options)
-        try:
-            return await live.wait()
-        except asyncio.CancelledError:
-            await live.leave()
-            raise
+        return await self._bound(live)
 
     def start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> Run:
         """A run tied to a block; see `Run`. Options: `RunOptions`."""
@@ -317,16 +333,30 @@ class Runtime(Conversations):
                 found += unsettled_of(await self._store.turn(row.run_id))
         return found
 
+    async def read(self, ref: str, attempt_id: str | None = None) -> SendStatus:
+        """What became of a model call; asks the store only, and never sends.
+
+        Args:
+            ref, attempt_id: as `ModelPending` has them; without an attempt, the run's newest one.
+
+        Raises:
+            PersistenceError: the store failed, or has stopped.
+        """
+        self._check_open()
+        facts, owned = await self._store.facts(ref)
+        return status_of(ref, attempt_id, facts, goes_on=owned)
+
     async def resume(self, ref: str, agent: Agent, **options: Unpack[RunOptions]) -> RunResult:
         """Take a run over that goes on nowhere, and run it to its end.
 
         What is stored is not done again: a reply is not asked for twice, and a tool that may have
         run is not run again unless it is declared idempotent, or a host allowed it. The result of
-        a run that has ended is returned, and nothing runs. ``conversation`` and ``run_id`` are the
-        run's own and not given.
+        a run that has ended is returned, and nothing runs. ``conversation``, ``run_id`` and
+        ``checkpoint`` are the run's own and not given.
 
         Raises:
             LostError: no such run. NotOwnerError: it goes on elsewhere.
+            ModelPending: the local ``wait`` for a model call is over; it goes on.
             RestoreError: ``agent_changed``: the agent's name, instructions, options or tools are
                 not those of the run, or the store holds facts that cannot be.
             UnsettledError: an effect must be settled first; nothing was done. Otherwise as `run`.
@@ -335,15 +365,11 @@ class Runtime(Conversations):
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
         check_options(options)
-        for name in ("conversation", "run_id"):
-            if options.get(name) is not None:
+        for name in ("conversation", "run_id", "checkpoint"):
+            if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
         live = await self._whole(self._entered(self._take_up(agent, ref, options)))
-        try:
-            return await live.wait()
-        except asyncio.CancelledError:
-            await live.leave()
-            raise
+        return await self._bound(live)
 
     async def settle_call(
         self, ref: str, exchange: int, position: int, *, author: str, result: ToolResult | None = None
@@ -412,17 +438,39 @@ class Runtime(Conversations):
         async with self._gate(ref):
             live = self._join(ref, kept=True)
             if live is None:
-                turn = await self._store.take_over(ref, at_ms=self._now_ms())
+                pending = self._sends.of(ref)  # of a driver that has left: the run is owned here still
+                if pending is None:
+                    turn = await self._store.take_over(ref, at_ms=self._now_ms())
+                else:
+                    turn = self._store.book.turn(ref)
                 try:
                     if turn.closed is None:
                         _check_agent(agent, turn)
-                    live = self._launch(agent, ref, options, anonymous=False, kept=True)
+                    if "wait" in options and not turn.opened.checkpoint:
+                        raise InputError("wait: expected a run with checkpoint=True")
+                    wait = options.get("wait", WAIT_SECONDS)
+                    live = self._launch(agent, ref, options, anonymous=False, kept=True, wait=wait)
                 except BaseException:
-                    await self._let_go(ref)
+                    if self._sends.of(ref) is None:
+                        await self._let_go(ref)
                     raise
             return live
 
     # -- private
+
+    @staticmethod
+    async def _bound(live: LiveRun) -> RunResult:
+        """The result, for a caller who takes the run with it when it goes.
+
+        Its cancel stays a cancel; where a send goes on without it, the cause says which.
+        """
+        try:
+            return await live.wait()
+        except asyncio.CancelledError as error:
+            await live.leave()
+            if live.pending is not None:
+                raise error from live.pending
+            raise
 
     def _enter(self) -> Token[tuple[object, ...]]:
         """Mark what begins from here on as begun by this runtime."""
@@ -468,11 +516,22 @@ class Runtime(Conversations):
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
         check_options(options)
+        self._check_checkpoint(options, kept=kept)
         known = self._runs.get(options.get("run_id") or "")
         if known is not None:
             known.require_outside()
         messages = admitted(agent, input)
         return await self._whole(self._entered(self._open(agent, messages, options, kept)))
+
+    def _check_checkpoint(self, options: RunOptions, *, kept: bool) -> None:
+        """Refuse recovery points without what they stand on (R129, R130)."""
+        checkpoint = options.get("checkpoint", False)
+        if checkpoint and not self._store.durable:
+            raise InputError("checkpoint: expected a durable store (Runtime(store=...)), got one in memory")
+        if "wait" in options and kept:
+            raise InputError("wait: expected none for a submitted run, which no caller waits for")
+        if "wait" in options and not checkpoint:
+            raise InputError("wait: expected checkpoint=True with it")
 
     async def _open(
         self,
@@ -496,6 +555,7 @@ class Runtime(Conversations):
                     catalogue_digest=agent.toolset.digest,
                     input_digest=None if run_id is None else input_digest(agent, messages),
                     agent=agent.name,
+                    checkpoint=options.get("checkpoint", False),
                     at_ms=self._now_ms(),
                 ),
                 run_id=ref,
@@ -508,7 +568,8 @@ class Runtime(Conversations):
                     return live
                 await self._store.take_over(ref, at_ms=self._now_ms())
             anonymous = run_id is None and conversation is None
-            return self._launch(agent, ref, options, anonymous=anonymous, kept=kept)
+            wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
+            return self._launch(agent, ref, options, anonymous=anonymous, kept=kept, wait=wait)
 
     def _join(self, ref: str, *, kept: bool) -> LiveRun | None:
         """The run, when it goes on here or ended here; one that left off without its end is taken up anew."""
@@ -519,20 +580,24 @@ class Runtime(Conversations):
         live.kept = live.kept or (kept and self._store.durable)
         return live
 
-    def _launch(self, agent: Agent, ref: str, options: RunOptions, *, anonymous: bool, kept: bool) -> LiveRun:
+    def _launch(
+        self, agent: Agent, ref: str, options: RunOptions, *, anonymous: bool, kept: bool, wait: float | None
+    ) -> LiveRun:
         """Drive a run whose facts are here and which this runtime owns."""
         turn = self._store.book.turn(ref)
         live = LiveRun(ref, Feed(), anonymous=anonymous)
-        live.holds, live.kept = 1, kept and self._store.durable
+        checkpoint = turn.opened.checkpoint
+        live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
+        live.sends = self._sends if checkpoint else None
         if self._state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
-        scope = self._scope(agent, live, options, turn)
+        scope = self._scope(agent, live, options, turn, wait)
         self._runs[ref] = live
         live.task = asyncio.get_running_loop().create_task(self._drive(scope, live), name=f"agentloop run {ref}")
         live.task.add_done_callback(retrieve)
         return live
 
-    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn) -> Scope:
+    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn, wait: float | None) -> Scope:
         limits = agent.limits
         sink = options.get("sink")
         ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
@@ -550,6 +615,9 @@ class Runtime(Conversations):
             mint=self._mint,
             ledger=ledger,
             paused=lambda: live.pause,
+            sends=self._sends if live.kept else None,
+            wait=wait if turn.opened.checkpoint else None,
+            left=lambda: live.left,
             limits=limits,
             tools=agent.toolset,
             threads=self._threads,
@@ -575,11 +643,18 @@ class Runtime(Conversations):
             live.feed.close()
             return result
         finally:
-            live.closed = scope.turn.closed is not None
-            if self._store.durable:
+            live.closed, live.driving = scope.turn.closed is not None, False
+            if self._store.durable and self._sends.of(live.ref) is None:
                 await settle(self._let_go(live.ref), last=True)
             if self._store.durable or live.anonymous:
                 await self._retire(live)
+
+    async def _send_ended(self, ref: str) -> None:
+        """Give up a run that its driver has left before its send ended."""
+        async with self._gate(ref):
+            live = self._runs.get(ref)
+            if live is None or not live.driving:
+                await self._let_go(ref)
 
     async def _let_go(self, ref: str) -> None:
         try:

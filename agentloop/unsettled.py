@@ -1,14 +1,16 @@
-"""Effects of which nobody knows what became of them, as a host sees them."""
+"""What a host can ask about the effects of a run: what is unsettled, and what became of a send."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from .exchange import Turn
+from .exchange import Fact, ReplyTaken, SendEnded, SendStarted, Turn
+from .messages import ModelReply
 
-__all__ = ["Unsettled", "unsettled_of"]
+__all__ = ["SendStatus", "Unsettled", "status_of", "unsettled_of"]
 
 
 class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,3 +64,40 @@ def unsettled_of(turn: Turn) -> list[Unsettled]:
         if slot.feedback is None and slot.state in ("started", "unknown")
     ]
     return [*sends, *calls]
+
+
+class SendStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one send (`Runtime.read`).
+
+    Attributes:
+        state: ``found``: its outcome is stored. ``pending``: it goes on, here or in the process
+            that owns its run. ``unknown``: it has no outcome, and nobody is at it any more.
+            ``lost``: nothing of it is kept.
+        ref, attempt_id: the run's id, and the attempt's as the server saw it.
+        outcome: how it ended, when it is found; None otherwise.
+        reply: the checked reply, when it brought one.
+    """
+
+    state: Literal["found", "pending", "unknown", "lost"]
+    ref: str
+    attempt_id: str | None
+    outcome: SendEnded | None = None
+    reply: ModelReply | None = None
+
+
+def status_of(ref: str, attempt_id: str | None, facts: Sequence[Fact], *, goes_on: bool) -> SendStatus:
+    """What the facts of a run say of an attempt; of its newest one, when that is None.
+
+    Args:
+        goes_on: whether somebody owns the run, who may still be at it.
+    """
+    sends = [fact.attempt_id for fact in facts if type(fact) is SendStarted]
+    if attempt_id is None and sends:
+        attempt_id = sends[-1]
+    if attempt_id not in sends:
+        return SendStatus(state="lost", ref=ref, attempt_id=attempt_id)
+    outcome = next((f for f in facts if type(f) is SendEnded and f.attempt_id == attempt_id), None)
+    if outcome is None:
+        return SendStatus(state="pending" if goes_on else "unknown", ref=ref, attempt_id=attempt_id)
+    reply = next((f.reply for f in facts if type(f) is ReplyTaken and f.attempt_id == attempt_id), None)
+    return SendStatus(state="found", ref=ref, attempt_id=attempt_id, outcome=outcome, reply=reply)

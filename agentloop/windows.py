@@ -9,10 +9,11 @@ from typing import Any, Self, TypedDict
 
 from .admission import digest_bytes, is_unicode
 from .agent import Agent
-from .errors import InputError, RunCancelled
+from .effects import Sends
+from .errors import InputError, ModelPending, RunCancelled
 from .events import event_id, event_sequence
 from .exchange import canonical_bytes
-from .limits import JSON_BYTES
+from .limits import JSON_BYTES, check_seconds
 from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
 from .results import RunResult
 from .sinks import Feed, Follower, Sink, require_sink
@@ -45,6 +46,10 @@ class RunOptions(TypedDict, total=False):
         run_id: makes the start idempotent: the same id with the same input joins that run, which
             keeps its own ``deps`` and ``sink``. 1 to 128 characters.
         reasoning: also preview reasoning, as `ReasoningPreview`.
+        checkpoint: the run can be resumed from any point (R129): its sends live apart from its
+            caller, and every tool must state how it is recovered. Needs a durable store.
+        wait: with ``checkpoint``, seconds the run waits for one model call before it raises
+            `ModelPending` and the call goes on alone; 30 unless said, None is as long as it takes.
     """
 
     deps: Any
@@ -52,6 +57,8 @@ class RunOptions(TypedDict, total=False):
     conversation: str | None
     run_id: str | None
     reasoning: bool
+    checkpoint: bool
+    wait: float | None
 
 
 _INPUT_DOMAIN = "agentloop/input/v1"
@@ -65,16 +72,35 @@ class LiveRun:
 
     Attributes:
         closed: whether its end is a fact; it may have left off without one.
+        driving: whether its driver has not left it; a send may go on after that.
         kept: whether it is left unfinished, to be resumed, when the runtime closes.
+        left: set when its caller has gone while a send goes on.
         pause: set when it shall stop at the next step and stay unfinished.
+        sends: where its sends go on without its caller; None where they end with it.
     """
 
-    __slots__ = ("anonymous", "closed", "feed", "holds", "kept", "pause", "ref", "started", "stop", "task")
+    __slots__ = (
+        "anonymous",
+        "closed",
+        "driving",
+        "feed",
+        "holds",
+        "kept",
+        "left",
+        "pause",
+        "ref",
+        "sends",
+        "started",
+        "stop",
+        "task",
+    )
 
     def __init__(self, ref: str, feed: Feed, *, anonymous: bool) -> None:
         self.ref, self.feed, self.anonymous = ref, feed, anonymous
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
-        self.closed = self.kept = self.pause = False
+        self.closed = self.kept = self.pause = self.left = False
+        self.driving = True
+        self.sends: Sends | None = None
         self.started = False
         self.stop = False  # cancelled before its first step, where a task would not run at all
         self.task: asyncio.Task[RunResult] | None = None
@@ -109,10 +135,22 @@ class LiveRun:
         await asyncio.wait({self.task})
 
     async def leave(self) -> None:
-        """One who started or joined the run goes; the last one to go cancels it."""
+        """One who started or joined the run goes; the last one to go cancels it.
+
+        A send that lives apart is not cancelled: it goes on, and the run stays unfinished.
+        """
         self.holds -= 1
         if not self.holds:
+            self.left = self.sends is not None and self.sends.of(self.ref) is not None
             await self.cancel()
+
+    @property
+    def pending(self) -> ModelPending | None:
+        """What the run raised when it left a send that goes on."""
+        if self.task is None or not self.task.done() or self.task.cancelled():
+            return None
+        error = self.task.exception()
+        return error if isinstance(error, ModelPending) else None
 
     def request_stop(self) -> None:
         """Cancel the run, without waiting. Harmless after the end."""
@@ -202,9 +240,14 @@ def check_options(options: RunOptions) -> None:
             check_name(name, value)
     if options.get("sink") is not None:
         require_sink("sink", options["sink"])
-    reasoning = options.get("reasoning", False)
-    if type(reasoning) is not bool:
-        raise InputError(f"reasoning: expected a bool, got {type(reasoning).__name__}")
+    for name, flag in (
+        ("reasoning", options.get("reasoning", False)),
+        ("checkpoint", options.get("checkpoint", False)),
+    ):
+        if type(flag) is not bool:
+            raise InputError(f"{name}: expected a bool, got {type(flag).__name__}")
+    if options.get("wait") is not None:
+        check_seconds("wait", options["wait"])
 
 
 def check_name(field: str, value: Any) -> None:

@@ -24,6 +24,7 @@ from agentloop.errors import (
     InputError,
     LimitExceeded,
     LostError,
+    ModelPending,
     NotOwnerError,
     OutcomeError,
     PersistenceError,
@@ -119,6 +120,12 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         False,
     ),
     (RunCancelled("r1"), "run 'r1' was cancelled", "cancelled", False),
+    (
+        ModelPending("r1", "a1"),
+        "run 'r1' left send 'a1', which goes on; resume the run when its reply is stored",
+        "pending",
+        True,
+    ),
     (RunPaused("r1"), "run 'r1' is unfinished: the runtime closed; resume it", "paused", False),
     (
         UnsettledError("r1", ("t1",), ("0.2",)),

@@ -22,7 +22,7 @@ CHOSEN = {
     "agentloop.runtime": ["Run", "RunInput", "RunOptions", "Runtime"],
     "agentloop.sinks": ["FanOut", "JsonLinesSink", "Observer", "QueueSink", "Sink"],
     "agentloop.tools": ["Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"],
-    "agentloop.unsettled": ["Unsettled"],
+    "agentloop.unsettled": ["SendStatus", "Unsettled"],
     "agentloop.wire": ["Dialect"],
 }
 PACKAGES = [name for name, path in modules().items() if path.name == "__init__.py"]

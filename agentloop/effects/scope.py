@@ -12,6 +12,7 @@ from ..persistence import Step, Store
 from ..providers import Provider
 from ..sinks import Emitter
 from ..tools import ToolSet
+from .detached import Sends
 from .ledger import Ledger
 from .tool_call import ToolThreads
 
@@ -26,6 +27,9 @@ class Scope:
     Attributes:
         turn: the run's facts, as state.
         paused: whether the run shall stop before its next effect and stay unfinished.
+        sends: where the run's sends live; None where they end with the run's own task (attached).
+        wait: seconds the run waits for a detached send; None is as long as it takes.
+        left: whether the run's caller has gone, so that a detached send goes on without it.
         repeatable: names of the tools that are declared idempotent.
         sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
@@ -52,12 +56,16 @@ class Scope:
         now_ms: Callable[[], int],
         reasoning: bool = False,
         paused: Callable[[], bool] = bool,
+        sends: Sends | None = None,
+        wait: float | None = None,
+        left: Callable[[], bool] = bool,
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
         self.provider, self.store, self.ledger, self.limits = provider, store, ledger, limits
         self.tools, self.threads, self.emitter = tools, threads, emitter
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
-        self.paused = paused
+        self.paused, self.left = paused, left
+        self.sends, self.wait = sends, wait
         self.turn: Turn = store.book.turn(run_id)
         self.repeatable = frozenset(tool.name for tool in tools if tool.policy.idempotent)
         self.started = clock()

@@ -6,16 +6,20 @@ Nothing here repeats a send, and nothing of a failed one reaches a fact but that
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Awaitable, Callable
+from typing import Literal
 
-from ..errors import AgentLoopError, LimitExceeded, StreamRefused
+from ..errors import AgentLoopError, LimitExceeded, ModelPending, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
 from ..exchange import RequestRef
 from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
-from .scope import Scope, deliver_cancel
+from .detached import PendingSend, Preview, Sends
+from .scope import Scope, deliver_cancel, settle
 
-__all__ = ["Rejected", "measure", "send"]
+__all__ = ["Rejected", "join", "measure", "send"]
 
 _WIRE_SLACK = 128 * 1024
 """A request is no longer on the wire than twice its canonical size and this; only one that may be near its
@@ -41,6 +45,8 @@ async def send(scope: Scope) -> ModelReply:
             the run's ``reply_bytes``.
         StreamRefused, ProviderError: the attempt failed; its previews are retracted.
         PersistenceError: the store stopped.
+        ModelPending: the send goes on by itself; the run waited for ``scope.wait`` seconds, or its
+            caller has left.
         asyncio.CancelledError: the attempt is recorded as abandoned, its usage unknown.
         Exception: what a sink raised.
     """
@@ -52,45 +58,80 @@ async def send(scope: Scope) -> ModelReply:
     except LimitExceeded as error:
         _tell_rejected(scope, error)
         raise Rejected(error) from None
-    attempt_id = scope.new_id()
-    cancelled = await scope.commit(
-        lambda book: book.begin_send(ref, attempt_id=attempt_id, model=scope.provider.model, at_ms=scope.now_ms())
-    )
-    call = scope.turn.model_calls
-    attempt = _Attempt(scope, attempt_id)
+    attempt = _Attempt(scope, scope.new_id(), began)
+    held = await attempt.claim(ref)
     try:
-        await scope.emitter.output(
-            ModelStart,
-            attempt_id,
-            attempt_id=attempt_id,
-            call_sequence=call,
-            model=scope.provider.model,
-            dialect=scope.provider.dialect.name,
-        )
-        if cancelled:
+        await attempt.tell_start()
+        if held:
             await deliver_cancel()
-        reply = await attempt.run(request)
-        await scope.commit(
-            lambda book: book.intake(
-                scope.receipt(attempt_id), reply, at_ms=scope.now_ms(), reserve=scope.limits.feedback_bytes
-            )
-        )
+        if scope.sends is None:
+            reply = await attempt.carry(request, attempt.show)
+        else:
+            reply = await _wait_for(scope, attempt.detach(request, scope.sends), attempt)
+            await attempt.tell_parsed(reply)
+    except ModelPending:
+        await attempt.tell_end("pending", code=ModelPending.code)
+        raise
     except BaseException as error:
-        await _fail(scope, attempt, call, error, began)
+        await attempt.fail(error)
         limit = _limit_of(scope, attempt, error)
         if limit is not None:
             raise Rejected(limit) from error
         raise
-    await scope.emitter.end(
-        attempt_id,
-        attempt_id=attempt_id,
-        call_sequence=call,
-        status="success",
-        retracted=False,
-        usage=reply.usage,
-        duration_ms=_ms(scope, began),
-    )
+    await attempt.tell_end("success")
     return reply
+
+
+async def join(scope: Scope, pending: PendingSend) -> ModelReply:
+    """Wait for a send that an earlier driver of the run has left; its previews are not shown again.
+
+    Raises:
+        As `send`.
+    """
+    attempt = _Attempt(scope, pending.attempt_id, scope.clock(), pending)
+    attempt.call = scope.turn.model_calls
+    try:
+        await attempt.tell_start()
+        reply = await _wait_for(scope, pending, attempt)
+        attempt.charge(reply)
+        await attempt.tell_parsed(reply)
+    except ModelPending:
+        await attempt.tell_end("pending", code=ModelPending.code)
+        raise
+    except BaseException as error:
+        await attempt.fail(error)
+        limit = _limit_of(scope, attempt, error)
+        if limit is not None:
+            raise Rejected(limit) from error
+        raise
+    await attempt.tell_end("success")
+    return reply
+
+
+async def _wait_for(scope: Scope, pending: PendingSend, attempt: _Attempt) -> ModelReply:
+    """Show what a detached send brings, until it ends, the local wait is over, or the caller has left.
+
+    Any other cancel, and a sink that fails, cut the send off.
+    """
+    task = pending.task
+    clock = asyncio.timeout(scope.wait)
+    try:
+        async with clock:
+            async for delta in pending.relay:
+                await attempt.show(delta)
+            await asyncio.wait({task})
+    except TimeoutError:
+        if clock.expired() and not task.done():
+            raise ModelPending(scope.run_id, pending.attempt_id) from None
+        if not clock.expired():  # a sink's own
+            raise
+    except asyncio.CancelledError:
+        if scope.left() and not task.done():
+            raise ModelPending(scope.run_id, pending.attempt_id) from None
+        raise
+    finally:
+        pending.relay.leave()
+    return task.result()
 
 
 def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
@@ -141,91 +182,154 @@ def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExc
 
 
 class _Attempt:
-    """The send itself, and what of it was shown."""
+    """One send: what is stored and told of it."""
 
-    def __init__(self, scope: Scope, attempt_id: str) -> None:
-        self._scope, self.attempt_id = scope, attempt_id
-        self.sending = False
-        self.opened = False
-        self.shown = False
+    def __init__(self, scope: Scope, attempt_id: str, began: float, pending: PendingSend | None = None) -> None:
+        self._scope, self.attempt_id, self._began, self._pending = scope, attempt_id, began, pending
+        self.call = 0
+        self.sending = self.opened = self.shown = self.ended = False
         self.usage: Usage | None = None
 
-    async def run(self, request: ModelRequest) -> ModelReply:
-        scope, attempt_id = self._scope, self.attempt_id
-        output, limit = scope.emitter.output, scope.limits.reply_bytes
+    async def claim(self, ref: RequestRef) -> bool:
+        """Store that the request is about to leave; say whether a cancel was held back meanwhile."""
+        scope = self._scope
+        model, now = scope.provider.model, scope.now_ms()
+        held = await scope.commit(lambda book: book.begin_send(ref, attempt_id=self.attempt_id, model=model, at_ms=now))
+        self.call = scope.turn.model_calls
+        return held
+
+    async def carry(self, request: ModelRequest, deliver: Callable[[Preview], Awaitable[None]]) -> ModelReply:
+        """Send the request, hand on what may be shown, and store the checked reply."""
+        scope, reasoning, limit = self._scope, self._scope.reasoning, self._scope.limits.reply_bytes
         self.sending = True
-        async with scope.provider.stream(request, attempt_id=attempt_id, max_reply_bytes=limit) as stream:
+        async with scope.provider.stream(request, attempt_id=self.attempt_id, max_reply_bytes=limit) as stream:
             self.opened = True
             async for delta in stream:
-                if type(delta) is TextDelta:
-                    self.shown = True
-                    await output(TextPreview, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text)
-                elif scope.reasoning and type(delta) is ReasoningDelta:
-                    self.shown = True
-                    await output(
-                        ReasoningPreview, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text
-                    )
+                if type(delta) is TextDelta or (reasoning and type(delta) is ReasoningDelta):
+                    await deliver(delta)
             reply = await stream.reply()
+        self.charge(reply)
+        if self._pending is None:
+            await self.tell_parsed(reply)
+        await self._take(reply)
+        return reply
+
+    def detach(self, request: ModelRequest, sends: Sends) -> PendingSend:
+        """Carry it out in a task of its own, which stores a failure as well; the run tells of it."""
+        self._pending = PendingSend(self._scope.run_id, self.attempt_id)
+        sends.begin(self._pending, self._carry_apart(request, self._pending))
+        return self._pending
+
+    async def _carry_apart(self, request: ModelRequest, pending: PendingSend) -> ModelReply:
+        try:
+            if pending.stopped:
+                raise asyncio.CancelledError
+            return await self.carry(request, pending.relay.put)
+        except BaseException as error:
+            await self._store_failure(pending.cause or error)
+            raise
+
+    def charge(self, reply: ModelReply) -> None:
+        """Debit what the reply cost: it is spent, whatever becomes of it."""
         self.usage = reply.usage
-        if reply.usage is not None:  # spent, whatever becomes of the reply
-            scope.ledger.charge("tokens", reply.usage.total_tokens)
-        await output(
+        if reply.usage is not None:
+            self._scope.ledger.charge("tokens", reply.usage.total_tokens)
+
+    async def _take(self, reply: ModelReply) -> None:
+        scope = self._scope
+        receipt, reserve = scope.receipt(self.attempt_id), scope.limits.feedback_bytes
+        now = scope.now_ms()
+        await scope.commit(lambda book: book.intake(receipt, reply, at_ms=now, reserve=reserve))
+        self.ended = True
+
+    async def fail(self, error: BaseException) -> None:
+        """Store that the attempt ended without a reply, and retract what was shown of it."""
+        try:
+            if self._pending is not None:  # it stores its own end
+                await settle(self._pending.stop(error))
+            elif not self.ended:
+                await self._store_failure(error)
+        finally:
+            await self.tell_failed(error)
+
+    async def _store_failure(self, error: BaseException) -> None:
+        """Store how the attempt ended.
+
+        One that is cut off in a run that is paused stays without an end, unless nothing had left:
+        the run goes on later, and whether to ask again is for the host to say.
+        """
+        scope, known = self._scope, isinstance(error, AgentLoopError)
+        processed, code = self.sending, self._code(error)
+        if known and not self.opened:
+            processed = error.may_have_been_processed  # type: ignore[attr-defined]
+        if self.ended or scope.store.fault is not None or (self._paused(error) and processed):
+            return  # a stopped store is settled by reloading it
+        receipt, usage, now = scope.receipt(self.attempt_id), self.usage, scope.now_ms()
+        await scope.commit(
+            lambda book: book.fail_send(
+                receipt, abandoned=not known, code=code, may_have_been_processed=processed, at_ms=now, usage=usage
+            )
+        )
+        self.ended = True
+
+    def _paused(self, error: BaseException) -> bool:
+        left_open = self._pending is not None and self._pending.left_open
+        return not isinstance(error, Exception) and (left_open or self._scope.paused())
+
+    def _code(self, error: BaseException) -> str:
+        if isinstance(error, AgentLoopError):
+            return error.code
+        if self._paused(error):
+            return "paused"
+        return "delivery" if isinstance(error, Exception) else "cancelled"
+
+    # -- telling
+
+    async def tell_start(self) -> None:
+        provider = self._scope.provider
+        await self._scope.emitter.output(
+            ModelStart,
+            self.attempt_id,
+            attempt_id=self.attempt_id,
+            call_sequence=self.call,
+            model=provider.model,
+            dialect=provider.dialect.name,
+        )
+
+    async def show(self, delta: Preview) -> None:
+        self.shown = True
+        kind = TextPreview if type(delta) is TextDelta else ReasoningPreview
+        await self._scope.emitter.output(
+            kind, self.attempt_id, attempt_id=self.attempt_id, offset=delta.offset, text=delta.text
+        )
+
+    async def tell_parsed(self, reply: ModelReply) -> None:
+        await self._scope.emitter.output(
             ModelParsed,
-            attempt_id,
-            attempt_id=attempt_id,
+            self.attempt_id,
+            attempt_id=self.attempt_id,
             text_chars=len(reply.text),
             calls=len(reply.calls),
             termination=reply.termination,
         )
-        return reply
 
+    async def tell_failed(self, error: BaseException) -> None:
+        await self.tell_end("error" if isinstance(error, Exception) else "cancelled", code=self._code(error))
 
-async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException, began: float) -> None:
-    """Record that the attempt ended without a reply, and retract what was shown of it.
-
-    One that is cut off in a run that is paused stays without an end, unless nothing had left: the
-    run goes on later, and whether to ask again is for the host to say.
-    """
-    known = isinstance(error, AgentLoopError)
-    paused = not isinstance(error, Exception) and scope.paused()
-    if known:
-        code = error.code  # type: ignore[attr-defined]
-    elif paused:
-        code = "paused"
-    else:
-        code = "delivery" if isinstance(error, Exception) else "cancelled"
-    processed = attempt.sending
-    if known and not attempt.opened:
-        processed = error.may_have_been_processed  # type: ignore[attr-defined]
-    receipt = scope.receipt(attempt.attempt_id)
-    try:
-        if scope.store.fault is None and not (paused and processed):  # a stopped store is settled by reloading it
-            await scope.commit(
-                lambda book: book.fail_send(
-                    receipt,
-                    abandoned=not known,
-                    code=code,
-                    may_have_been_processed=processed,
-                    at_ms=scope.now_ms(),
-                    usage=attempt.usage,
-                )
-            )
-    finally:
-        await scope.emitter.end(
-            attempt.attempt_id,
-            attempt_id=attempt.attempt_id,
-            call_sequence=call,
-            status="error" if isinstance(error, Exception) else "cancelled",
-            retracted=attempt.shown,
+    async def tell_end(
+        self, status: Literal["success", "error", "cancelled", "pending"], *, code: str | None = None
+    ) -> None:
+        await self._scope.emitter.end(
+            self.attempt_id,
+            attempt_id=self.attempt_id,
+            call_sequence=self.call,
+            status=status,
+            retracted=self.shown and status != "success",
             code=code,
-            usage=attempt.usage,
-            duration_ms=_ms(scope, began),
+            usage=self.usage,
+            duration_ms=int((self._scope.clock() - self._began) * 1000),
         )
 
 
 def _tell_rejected(scope: Scope, error: LimitExceeded) -> None:
     scope.emitter.process(RequestRejected, code=error.code, limit=error.limit, allowed=error.allowed, got=error.got)
-
-
-def _ms(scope: Scope, began: float) -> int:
-    return int((scope.clock() - began) * 1000)

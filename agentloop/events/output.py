@@ -73,7 +73,8 @@ class ModelEnd(Event, frozen=True):
     """The attempt is over.
 
     Attributes:
-        status: ``success`` only when the reply is a stored fact.
+        status: ``success`` only when the reply is a stored fact. ``pending``: the run left the
+            call, which goes on; its reply is a later fact.
         retracted: True when previews of this attempt were shown and do not stand.
         code: the error's code when the status is not ``success``.
         usage: tokens as reported, None when unknown.
@@ -84,7 +85,7 @@ class ModelEnd(Event, frozen=True):
 
     attempt_id: str
     call_sequence: int
-    status: Literal["success", "error", "cancelled"]
+    status: Literal["success", "error", "cancelled", "pending"]
     retracted: bool
     code: str | None = None
     usage: Usage | None = None

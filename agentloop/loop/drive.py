@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from ..effects import Rejected, Scope, answer_call, measure, send, settle, skip_calls
-from ..errors import AgentLoopError, BudgetError, NotOwnerError, RunPaused, UnsettledError
+from ..effects import PendingSend, Rejected, Scope, answer_call, join, measure, send, settle, skip_calls
+from ..errors import AgentLoopError, BudgetError, ModelPending, NotOwnerError, RunPaused, UnsettledError
 from ..events import RunEnded, RunStarted
 from ..exchange import RunOutcome
 from .states import Phase, Signal, follow
 from .step import Answer, Ask, Close, Skip, Wait, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
+
+_RESUMABLE = (ModelPending, RunPaused, UnsettledError)
+"""What leaves a run without its end."""
 
 _LIMIT_FIELDS = {"model_calls": "max_model_calls", "tool_calls": "max_tool_calls", "tokens": "max_tokens"}
 
@@ -46,6 +49,9 @@ async def advance(scope: Scope) -> Phase:
         await skip_calls(scope, action.exchange, action.positions, code=action.code, text=action.text)
         return follow(phase, Signal.ANSWERED_ALL)
     if type(action) is Wait:
+        pending = None if scope.sends is None else scope.sends.of(scope.run_id)
+        if pending is not None:
+            return follow(phase, await _ask(scope, pending))
         raise _unsettled(scope.run_id, len(turn.entries) - 1, action)
     assert type(action) is Close
     await close(scope, action.outcome, action.reason)
@@ -65,6 +71,7 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
     Raises:
         StreamRefused, ProviderError, ToolCrashed, PersistenceError, ConflictError: what ended the
             run (outcome ``failed``).
+        ModelPending: it left a send that goes on; the run has not ended.
         UnsettledError: an effect of an earlier owner must be settled first; the run has not ended.
         RunPaused: the scope said so; the run has not ended.
         NotOwnerError: another owner took the run over; it goes on there.
@@ -111,7 +118,7 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         await _abort(scope, "cancelled", None)
         raise
     except BaseException as error:
-        if isinstance(error, UnsettledError | RunPaused) and error.ref == scope.run_id:  # it can be resumed
+        if isinstance(error, _RESUMABLE) and error.ref == scope.run_id:
             _tell_end(scope, error.code, error.code)
             raise
         if isinstance(error, NotOwnerError) and not scope.store.owns(scope.run_id):  # it goes on elsewhere
@@ -130,9 +137,10 @@ async def close(scope: Scope, outcome: RunOutcome, reason: str | None) -> None:
     _tell_end(scope, outcome, reason)
 
 
-async def _ask(scope: Scope) -> Signal:
+async def _ask(scope: Scope, pending: PendingSend | None = None) -> Signal:
+    """Make a model call, or wait for the one that is under way."""
     try:
-        reply = await send(scope)
+        reply = await (send(scope) if pending is None else join(scope, pending))
     except Rejected as rejected:
         limit = rejected.error.limit
         await close(scope, "limit_reached", _LIMIT_FIELDS.get(limit, limit))

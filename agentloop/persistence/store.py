@@ -244,6 +244,18 @@ class Store:
             finally:
                 self._rest(family)
 
+    async def facts(self, run_id: str) -> tuple[list[Fact], bool]:
+        """The facts of a run as the medium holds them now, none for one that is not there; and whether it is owned.
+
+        In memory a run that has not ended is owned: it goes on here.
+        """
+        self._check()
+        row = await self._read(lambda: self._backend.run(run_id))
+        if row is None:
+            return [], False
+        facts = await self._read(lambda: self._backend.load_run(run_id))
+        return facts, row.lease is not None or (not self.durable and row.outcome is None)
+
     async def runs(self, *, unfinished: bool = False) -> list[RunRow]:
         """Runs, or those without an end, oldest first."""
         self._check()

@@ -56,6 +56,12 @@ async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
         texts: AsyncIterator[str] = runtime.text(assistant, "hello", deps=notes)
         async for text in texts:
             assert_type(text, str)
+        try:
+            await runtime.run(assistant, "hello", deps=notes, checkpoint=True, wait=5.0)
+        except al.ModelPending as pending:
+            status = await runtime.read(pending.ref, pending.attempt_id)
+            assert_type(status, al.SendStatus)
+            assert_type(status.reply, al.ModelReply | None)
         ref = await runtime.submit(assistant, "hello", deps=notes, conversation="c1", run_id="r1")
         async for event in runtime.follow(ref, after=None):
             assert_type(event.event_id, str)

@@ -1,0 +1,511 @@
+"""Model calls that go on without whoever asked for them: left, looked up, and taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+import agentloop as al
+import agentloop.runtime as runtime_module
+from agentloop.exchange import ReplyTaken, SendEnded, SendStarted
+from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
+from tests.mortal import Ground
+from tests.runs import check_order, follow_all
+
+WAIT = 0.02
+"""Seconds of a local wait that is over before the answer comes: that waits until a test says so."""
+
+
+@al.tool(idempotent=True)
+async def note(text: str) -> str:
+    """Note something down."""
+    return f"noted {text}"
+
+
+AGENT = al.Agent(name="a", instructions="Be brief.", tools=[note])
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    return Ground(tmp_path / "store.db" if request.param == "sqlite" else None)
+
+
+class Slow:
+    """A model behind a real endpoint that says the first half at once, and the rest when it is told to.
+
+    Attributes:
+        asked: set when a request has come, and asked_by called. gone: set when its client has left it.
+    """
+
+    def __init__(self, *, cut: bool = False) -> None:
+        self.asked, self.go, self.gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.requests = 0
+        self.asked_by: Callable[[], None] = bool
+        self._cut = cut
+
+    @asynccontextmanager
+    async def provider(self, **options: Any) -> AsyncIterator[al.ChatCompletions]:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._answer)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        try:
+            yield al.ChatCompletions(f"http://127.0.0.1:{port}/v1", model="m", **options)
+        finally:
+            await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests += 1
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        head = '"id":"c1","object":"chat.completion.chunk","model":"m"'
+        delta = 'data: {%s,"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":%s}]}\n\n'
+        try:
+            await response.write((delta % (head, "one ", "null")).encode())
+            self.asked.set()
+            self.asked_by()
+            await self.go.wait()
+            await response.write((delta % (head, "two", "null")).encode())
+            if self._cut:
+                return response
+            usage = '{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}'
+            await response.write((delta % (head, "", '"stop"')).encode())
+            await response.write(f'data: {{{head},"choices":[],"usage":{usage}}}\n\ndata: [DONE]\n\n'.encode())
+        except (asyncio.CancelledError, ConnectionError):
+            self.gone.set()
+            raise
+        return response
+
+
+async def _found(runtime: al.Runtime, ref: str) -> al.SendStatus:
+    """The outcome of the run's newest send, once it has one and the run is given up."""
+    pending = runtime._sends.of(ref)
+    assert pending is not None
+    await asyncio.wait({pending.task})
+    return await runtime.read(ref)
+
+
+# -- the local wait
+
+
+async def test_a_wait_that_is_over_leaves_the_send_which_goes_on_and_is_taken_up(ground: Ground) -> None:
+    """(R96, R140, R141)"""
+    slow, sink = Slow(), RecordingSink()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending) as caught:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT, sink=sink)
+        pending = caught.value
+        assert (pending.ref, pending.code, pending.may_have_been_processed) == ("r", "pending", True)
+        status = await runtime.read(pending.ref, pending.attempt_id)
+        assert (status.state, status.outcome, status.reply) == ("pending", None, None)
+        assert [row.run_id for row in await runtime.unfinished()] == ["r"]
+        assert await runtime.unsettled() == []  # somebody is at it
+        events = [event async for event in _until_pending(runtime)]
+        check_order(events)
+        assert (events[-1].type, events[-1].outcome) == ("run.ended", "pending")
+        assert (events[-2].status, events[-2].retracted) == ("pending", True)
+        slow.go.set()
+        status = await _found(runtime, "r")
+        assert (status.state, status.attempt_id, status.reply.text) == ("found", pending.attempt_id, "one two")
+        result = await runtime.resume("r", AGENT)
+        assert (result.text, result.model_calls, result.usage.total_tokens) == ("one two", 1, 3)
+    assert slow.requests == 1
+    assert [event.type for event in sink.events][-1] == "model.end"
+    started = [fact for fact in await ground.facts() if isinstance(fact, SendStarted)]
+    assert [fact.attempt_id for fact in started] == [pending.attempt_id]
+
+
+async def _until_pending(runtime: al.Runtime) -> AsyncIterator[al.Event]:
+    """All events of a run that was left."""
+    try:
+        async for event in runtime.follow("r"):
+            yield event
+    except al.ModelPending:
+        return
+    raise AssertionError("expected the run to be left")
+
+
+async def test_a_wait_is_30_seconds_unless_said_and_none_waits_for_the_end(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(R96)"""
+    assert runtime_module.WAIT_SECONDS == 30
+    monkeypatch.setattr(runtime_module, "WAIT_SECONDS", WAIT)
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True)
+        going = asyncio.create_task(runtime.resume("r", AGENT, wait=None))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(going), 2 * WAIT)
+        slow.go.set()
+        assert (await going).text == "one two"
+    assert slow.requests == 1
+
+
+async def test_a_wait_longer_than_the_send_s_own_clock_sees_the_send_end(ground: Ground) -> None:
+    """(R156, R157)"""
+    slow = Slow()
+    async with slow.provider(timeouts=al.Timeouts(total=WAIT)) as provider, ground.runtime(provider) as runtime:
+        with pytest.raises((al.SendTimeout, al.StreamRefused)) as caught:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=65.0)
+        assert caught.value.code == "total_timeout"
+        status = await runtime.read("r")
+        assert (status.state, status.outcome.code) == ("found", "total_timeout")
+    assert slow.requests <= 1
+
+
+async def test_a_run_waits_again_for_the_same_send(ground: Ground) -> None:
+    """(R141)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending) as first:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        for _ in range(3):
+            with pytest.raises(al.ModelPending) as again:
+                await runtime.resume("r", AGENT, wait=WAIT)
+            assert again.value.attempt_id == first.value.attempt_id
+        slow.go.set()
+        assert (await runtime.resume("r", AGENT)).text == "one two"
+    assert slow.requests == 1
+
+
+async def test_the_rest_of_the_run_goes_on_from_the_stored_reply(ground: Ground) -> None:
+    """(R133, R134)"""
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def first(request: al.ModelRequest) -> Any:
+        asked.set()
+        await go.wait()
+        return reply(calls=[call("note", text="x")])
+
+    provider = ScriptedProvider([first, reply("done")])
+    async with ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        go.set()
+        assert (await _found(runtime, "r")).reply.calls[0].name == "note"
+        assert len(provider.requests) == 1  # nothing runs while nobody is at it
+        assert (await runtime.resume("r", AGENT)).text == "done"
+    provider.assert_complete()
+
+
+# -- the caller
+
+
+async def test_a_cancelled_caller_stays_cancelled_and_the_cause_names_the_send(ground: Ground) -> None:
+    """(R140, R141)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        task = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True))
+        await slow.asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert isinstance(caught.value.__cause__, al.ModelPending)
+        slow.go.set()
+        assert (await _found(runtime, "r")).reply.text == "one two"
+        assert not slow.gone.is_set()
+        assert (await runtime.resume("r", AGENT)).text == "one two"
+    assert slow.requests == 1
+
+
+async def test_a_deadline_of_the_caller_s_own_is_a_timeout(ground: Ground) -> None:
+    """(R141, R324)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+
+        async def with_deadline() -> None:
+            async with asyncio.timeout(None) as clock:
+                slow.asked_by = lambda: clock.reschedule(0)
+                await runtime.run(AGENT, "go", run_id="r", checkpoint=True)
+
+        with pytest.raises(TimeoutError):
+            await with_deadline()
+        assert (await runtime.read("r")).state == "pending"
+        slow.go.set()
+        assert (await runtime.resume("r", AGENT)).text == "one two"
+
+
+async def test_leaving_the_block_leaves_the_send(ground: Ground) -> None:
+    """(R141)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        async with runtime.start(AGENT, "go", run_id="r", checkpoint=True) as run:
+            async for event in run:
+                if isinstance(event, al.TextPreview):
+                    assert event.text == "one "
+                    break
+        assert (await runtime.read("r")).state == "pending"
+        slow.go.set()
+        assert (await _found(runtime, "r")).state == "found"
+        assert (await runtime.resume("r", AGENT)).text == "one two"
+    assert slow.requests == 1
+
+
+async def test_without_checkpoints_the_send_ends_with_its_caller(ground: Ground) -> None:
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        async with runtime.start(AGENT, "go", run_id="r") as run:
+            async for event in run:
+                if isinstance(event, al.TextPreview):
+                    break
+        status = await runtime.read("r")
+        assert (status.state, status.outcome.outcome) == ("found", "abandoned")
+        await slow.gone.wait()
+
+
+async def test_a_run_that_is_cancelled_by_name_ends_its_send_too(ground: Ground) -> None:
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        task = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True))
+        await slow.asked.wait()
+        await runtime.cancel("r")
+        with pytest.raises(al.RunCancelled):
+            await task
+        status = await runtime.read("r")
+        assert (status.outcome.outcome, status.outcome.usage) == ("abandoned", None)
+        assert await runtime.unfinished() == []
+        await slow.gone.wait()
+
+
+async def test_a_sink_that_fails_ends_the_send(ground: Ground) -> None:
+    """(R62)"""
+    slow = Slow()
+
+    class Broken:
+        async def emit(self, event: al.OutputEvent) -> None:
+            if isinstance(event, al.TextPreview):
+                raise ValueError("broken")
+
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(ValueError, match="broken"):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, sink=Broken())
+        status = await runtime.read("r")
+        assert (status.outcome.outcome, status.outcome.code) == ("abandoned", "delivery")
+        await slow.gone.wait()
+
+
+async def test_a_sink_that_waits_does_not_hold_the_send(ground: Ground) -> None:
+    """(R141, R144)"""
+    slow, stuck = Slow(), asyncio.Event()
+
+    class Stuck:
+        async def emit(self, event: al.OutputEvent) -> None:
+            if isinstance(event, al.TextPreview):
+                await stuck.wait()
+
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT, sink=Stuck())
+        slow.go.set()
+        assert (await _found(runtime, "r")).reply.text == "one two"
+
+
+async def test_the_run_s_own_limit_ends_the_send(ground: Ground) -> None:
+    agent = al.Agent(name="a", tools=[note], limits=al.LoopLimits(max_seconds=WAIT))
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        result = await runtime.run(agent, "go", run_id="r", checkpoint=True)
+        assert (result.outcome, result.reason) == ("limit_reached", "max_seconds")
+        if slow.asked.is_set():
+            await slow.gone.wait()
+
+
+# -- closing
+
+
+async def test_closing_waits_for_a_send_that_was_left_and_stores_its_reply(ground: Ground) -> None:
+    """(R143)"""
+    slow = Slow()
+    async with slow.provider() as provider:
+        async with ground.runtime(provider) as runtime:
+            with pytest.raises(al.ModelPending):
+                await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+            asyncio.get_running_loop().call_soon(slow.go.set)
+        async with ground.runtime(provider) as runtime:
+            assert (await runtime.read("r")).state == "found"
+            assert (await runtime.resume("r", AGENT)).text == "one two"
+    assert slow.requests == 1
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_closing_takes_no_longer_than_said_and_leaves_the_send_unknown(
+    ground: Ground, caplog: pytest.LogCaptureFixture, left: bool
+) -> None:
+    """(R133, R143)"""
+    slow = Slow()
+    async with slow.provider() as provider:
+        async with ground.runtime(provider, settle_seconds=WAIT) as runtime:
+            if left:
+                with pytest.raises(al.ModelPending):
+                    await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+            else:
+                await runtime.submit(AGENT, "go", run_id="r")
+                await slow.asked.wait()
+        assert "1 sends had no end in time" in caplog.text
+        assert not any(isinstance(fact, SendEnded) for fact in await ground.facts())
+        async with ground.runtime(provider) as runtime:
+            assert (await runtime.read("r")).state == "unknown"
+            (item,) = await runtime.unsettled()
+            with pytest.raises(al.UnsettledError):
+                await runtime.resume("r", AGENT)
+            slow.go.set()
+            await runtime.settle_send("r", item.effect_id, author="me")
+            assert (await runtime.resume("r", AGENT)).text == "one two"
+    assert slow.requests == 2  # the second one was allowed
+
+
+async def test_a_submitted_run_outlives_a_wait_and_gives_its_result(ground: Ground) -> None:
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        await runtime.submit(AGENT, "go", run_id="r", checkpoint=True)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(runtime.result("r"), WAIT)
+        slow.go.set()
+        assert (await runtime.result("r")).text == "one two"
+    assert slow.requests == 1
+
+
+# -- what becomes of it
+
+
+async def test_a_send_that_fails_alone_fails_its_run_and_is_not_made_again(ground: Ground) -> None:
+    """(R142)"""
+    slow = Slow(cut=True)
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        slow.go.set()
+        status = await _found(runtime, "r")
+        assert (status.outcome.outcome, status.outcome.code, status.reply) == ("failed", "truncated", None)
+        with pytest.raises(al.OutcomeError) as caught:
+            await runtime.resume("r", AGENT)
+        assert (caught.value.outcome, caught.value.reason) == ("failed", "truncated")
+    assert slow.requests == 1
+    assert not any(isinstance(fact, ReplyTaken) for fact in await ground.facts())
+
+
+async def test_a_send_that_fails_while_its_run_waits_again_says_why(ground: Ground) -> None:
+    """(R142)"""
+    slow = Slow(cut=True)
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        going = asyncio.create_task(runtime.resume("r", AGENT))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(WAIT, slow.go.set)
+        with pytest.raises(al.StreamRefused, match="truncated"):
+            await going
+        events = await follow_all(runtime, "r")
+        check_order(events)
+        assert (events[-1].outcome, events[-1].reason) == ("failed", "truncated")
+    assert slow.requests == 1
+
+
+async def test_a_process_that_dies_leaves_an_unknown_send(ground: Ground) -> None:
+    """(R133, R137)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.mortal(provider, at=3) as (runtime, medium):
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        slow.go.set()
+        await medium.dead.wait()  # as the reply was to be stored
+        async with ground.runtime(provider) as other:
+            assert (await other.read("r")).state == "pending"  # as far as its lease tells
+            ground.clock.advance(60)
+            assert (await other.read("r")).state == "unknown"
+            with pytest.raises(al.UnsettledError):
+                await other.resume("r", AGENT)
+    assert slow.requests == 1
+
+
+async def test_what_is_not_there_is_lost(ground: Ground) -> None:
+    async with ground.runtime(ScriptedProvider([reply("done")])) as runtime:
+        assert (await runtime.read("nowhere")).state == "lost"
+        await runtime.run(AGENT, "go", run_id="r")
+        assert (await runtime.read("r", "another attempt")).state == "lost"
+        assert (await runtime.read("r")).state == "found"
+
+
+async def test_a_conversation_waits_for_the_run_that_left_a_send(ground: Ground) -> None:
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", conversation="c", checkpoint=True, wait=WAIT)
+        with pytest.raises(al.StaleHeadError):
+            await runtime.run(AGENT, "next", conversation="c")
+        slow.go.set()
+        await runtime.resume("r", AGENT)
+        assert (await runtime.run(AGENT, "next", conversation="c")).text == "one two"
+
+
+async def test_many_sends_that_were_left_are_all_kept(ground: Ground) -> None:
+    """(R141)"""
+    slow = Slow()
+    names = [f"r{n}" for n in range(20)]
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        left = await asyncio.gather(
+            *[runtime.run(AGENT, "go", run_id=name, checkpoint=True, wait=WAIT) for name in names],
+            return_exceptions=True,
+        )
+        assert {type(error) for error in left} == {al.ModelPending}
+        slow.go.set()
+        results = await asyncio.gather(*[runtime.resume(name, AGENT) for name in names])
+        assert [result.text for result in results] == ["one two"] * 20
+    assert slow.requests == 20
+
+
+# -- what is refused
+
+
+async def test_recovery_points_need_a_store_that_outlives_the_process() -> None:
+    """(R130)"""
+    async with al.Runtime(ScriptedProvider([])) as runtime:
+        with pytest.raises(al.InputError, match=r"checkpoint: expected a durable store"):
+            await runtime.run(AGENT, "go", checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "options", "match"),
+    [
+        ("run", {"wait": 1.0}, "wait: expected checkpoint=True"),
+        ("run", {"checkpoint": True, "wait": 0}, "wait: expected seconds above 0"),
+        ("run", {"checkpoint": True, "wait": "1"}, "wait: expected seconds above 0"),
+        ("run", {"checkpoint": 1}, "checkpoint: expected a bool"),
+        ("submit", {"checkpoint": True, "wait": 1.0}, "wait: expected none for a submitted run"),
+    ],
+)
+async def test_options_that_do_not_fit_are_refused(
+    ground: Ground, way: str, options: dict[str, Any], match: str
+) -> None:
+    async with ground.runtime(ScriptedProvider([])) as runtime:
+        with pytest.raises(al.InputError, match=match):
+            await getattr(runtime, way)(AGENT, "go", **options)
+        assert await runtime.unfinished() == []
+
+
+async def test_a_run_without_checkpoints_is_not_resumed_with_a_wait(ground: Ground) -> None:
+    asked = asyncio.Event()
+
+    async def never(request: al.ModelRequest) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with ground.runtime(ScriptedProvider([never]), settle_seconds=WAIT) as runtime:
+        await runtime.submit(AGENT, "go", run_id="r")
+        await asked.wait()
+    async with ground.runtime(ScriptedProvider([])) as runtime:
+        for options, match in (({"wait": 1.0}, "expected a run with checkpoint"), ({"checkpoint": True}, "run's own")):
+            with pytest.raises(al.InputError, match=match):
+                await runtime.resume("r", AGENT, **options)
+        assert (await runtime.unfinished())[0].lease is None
