@@ -365,6 +365,30 @@ async def test_closing_takes_no_longer_than_said_and_leaves_the_send_unknown(
     assert slow.requests == 2  # the second one was allowed
 
 
+async def test_a_send_that_is_claimed_as_the_runtime_closes_does_not_leave(ground: Ground) -> None:
+    """(R143)"""
+    closing: list[asyncio.Task[None]] = []
+
+    class Closes:
+        async def emit(self, event: al.OutputEvent) -> None:
+            if isinstance(event, al.ModelStart):
+                closing.append(asyncio.create_task(runtime.aclose()))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+
+    provider = ScriptedProvider([reply("done")])
+    runtime = al.Runtime(provider, store=ground.handle())
+    async with runtime:
+        await runtime.submit(AGENT, "go", run_id="r", sink=Closes())
+        with pytest.raises(al.RunPaused):
+            await runtime.result("r")
+        await closing[0]
+    assert provider.requests == []
+    async with ground.runtime(provider) as other:
+        assert (await other.read("r")).outcome.may_have_been_processed is False
+        assert (await other.resume("r", AGENT)).text == "done"
+
+
 async def test_a_submitted_run_outlives_a_wait_and_gives_its_result(ground: Ground) -> None:
     slow = Slow()
     async with slow.provider() as provider, ground.runtime(provider) as runtime:

@@ -64,6 +64,8 @@ async def send(scope: Scope) -> ModelReply:
         await attempt.tell_start()
         if held:
             await deliver_cancel()
+        if scope.paused():  # nothing has left, and nothing shall that closing would not wait for
+            raise asyncio.CancelledError
         if scope.sends is None:
             reply = await attempt.carry(request, attempt.show)
         else:
