@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from agentloop.errors import AdmissionError, RestoreError
 from agentloop.exchange import Fact, ReplyTaken, RunClosed
 from agentloop.messages import Text
+from agentloop.persistence import records
 from agentloop.persistence.batch import KINDS
 from agentloop.persistence.records import RECORD_VERSION, decode_record, encode_record
 from tests.messages.values import call, reply
@@ -119,6 +120,13 @@ def test_another_layout_is_the_same_fact(fact: Fact, data: st.DataObject) -> Non
     mixed = dict(data.draw(st.permutations(members)))
     text = msgspec.json.format(msgspec.json.encode(mixed), indent=2)
     assert decode_record(text, where="here") == fact
+
+
+def test_what_was_written_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The careful reading is for other layouts, and to name a fault."""
+    monkeypatch.delattr(records, "_decode_checked")
+    for path in GOLDEN_FILES:
+        assert type(decode_record(path.read_bytes().removesuffix(b"\n"), where=path.name)) in KINDS
 
 
 # -- version 1
