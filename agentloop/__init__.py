@@ -126,7 +126,7 @@ from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
 from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
-from .tools import Tool, ToolContext, ToolPolicy, ToolSet, tool
+from .tools import NOT_DONE, NotDone, Tool, ToolContext, ToolPolicy, ToolSet, tool
 from .unsettled import Unsettled
 from .windows import Run, RunInput, RunOptions
 from .wire.dialect import Dialect
@@ -167,7 +167,9 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "ModelStart",
+    "NOT_DONE",
     "Native",
+    "NotDone",
     "NotOwnerError",
     "Observer",
     "OutcomeError",

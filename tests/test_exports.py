@@ -21,7 +21,7 @@ CHOSEN = {
     "agentloop.results": ["RunResult"],
     "agentloop.runtime": ["Run", "RunInput", "RunOptions", "Runtime"],
     "agentloop.sinks": ["FanOut", "JsonLinesSink", "Observer", "QueueSink", "Sink"],
-    "agentloop.tools": ["Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"],
+    "agentloop.tools": ["NOT_DONE", "NotDone", "Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"],
     "agentloop.unsettled": ["Unsettled"],
     "agentloop.wire": ["Dialect"],
 }

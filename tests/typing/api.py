@@ -29,7 +29,26 @@ def count(words: list[str]) -> int:
     return len(words)
 
 
+async def find_payment(amount: int, ctx: al.ToolContext[Notes]) -> str | al.NotDone:
+    """What became of a payment."""
+    found = await ctx.deps.read(ctx.effect_id)
+    return found or al.NOT_DONE
+
+
+@al.tool(recovery=find_payment)
+async def pay(amount: int, ctx: al.ToolContext[Notes]) -> str:
+    """Pay."""
+    return await ctx.deps.read(ctx.effect_id)
+
+
+@al.tool(recovery="settle")
+def mail(text: str) -> str:
+    """Send a mail."""
+    return text
+
+
 assert_type(read_note, al.Tool)
+assert_type(al.ToolSet([pay, mail]).unstated(), tuple[str, ...])
 assert_type(count, al.Tool)
 
 assistant = al.Agent(
