@@ -321,7 +321,7 @@ class Runtime(Conversations):
         """Take a run over that goes on nowhere, and run it to its end.
 
         What is stored is not done again: a reply is not asked for twice, and a tool that may have
-        run is not run again unless it is declared idempotent, or a host allowed it. The result of
+        run is recovered as its policy says (`ToolPolicy.recovery`), or waits for a host. The result of
         a run that has ended is returned, and nothing runs. ``conversation`` and ``run_id`` are the
         run's own and not given.
 
@@ -329,7 +329,8 @@ class Runtime(Conversations):
             LostError: no such run. NotOwnerError: it goes on elsewhere.
             RestoreError: ``agent_changed``: the agent's name, instructions, options or tools are
                 not those of the run, or the store holds facts that cannot be.
-            UnsettledError: an effect must be settled first; nothing was done. Otherwise as `run`.
+            UnsettledError: an effect must be settled first; nothing was done but what lookups found,
+            and ``__cause__`` is the error of one that failed. Otherwise as `run`.
         """
         self._check_open()
         if type(agent) is not Agent:

@@ -26,7 +26,7 @@ class Scope:
     Attributes:
         turn: the run's facts, as state.
         paused: whether the run shall stop before its next effect and stay unfinished.
-        repeatable: names of the tools that are declared idempotent.
+        repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
@@ -59,7 +59,8 @@ class Scope:
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
         self.paused = paused
         self.turn: Turn = store.book.turn(run_id)
-        self.repeatable = frozenset(tool.name for tool in tools if tool.policy.idempotent)
+        self.repeatable = frozenset(tool.name for tool in tools if tool.policy.recovery_kind == "repeat")
+        self.lookups = frozenset(tool.name for tool in tools if tool.policy.recovery_kind == "lookup")
         self.started = clock()
         self.sent_bytes = 0
         self._mint = mint

@@ -20,7 +20,7 @@ class Slot:
 
     Attributes:
         encoded: canonical bytes of the feedback, until the exchange's digest covers them.
-        rerun: whether a host allowed one more execution of it.
+        rerun: whether a host, or a lookup, allowed one more execution of it.
     """
 
     __slots__ = ("attempt", "call", "code", "effect_id", "encoded", "feedback", "rerun", "state")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from ..effects import Rejected, Scope, answer_call, measure, send, settle, skip_calls
+from ..effects import Rejected, Scope, answer_call, measure, recover_calls, send, settle, skip_calls
 from ..errors import AgentLoopError, BudgetError, NotOwnerError, RunPaused, UnsettledError
 from ..events import RunEnded, RunStarted
 from ..exchange import RunOutcome
 from .states import Phase, Signal, follow
-from .step import Answer, Ask, Close, Skip, Wait, phase_of, step
+from .step import Answer, Ask, Close, Recover, Skip, Wait, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
 
@@ -37,6 +37,7 @@ async def advance(scope: Scope) -> Phase:
         sent_bytes=scope.sent_bytes,
         max_request_bytes=scope.provider.max_request_bytes,
         repeatable=scope.repeatable,
+        lookups=scope.lookups,
     )
     if type(action) is Ask:
         return follow(phase, await _ask(scope))
@@ -45,6 +46,9 @@ async def advance(scope: Scope) -> Phase:
     if type(action) is Skip:
         await skip_calls(scope, action.exchange, action.positions, code=action.code, text=action.text)
         return follow(phase, Signal.ANSWERED_ALL)
+    if type(action) is Recover:
+        await recover_calls(scope, action.exchange, action.positions)
+        return follow(phase, Signal.ANSWERED_ALL if phase_of(turn) is Phase.ASKING else Signal.RECOVERED)
     if type(action) is Wait:
         raise _unsettled(scope.run_id, len(turn.entries) - 1, action)
     assert type(action) is Close
@@ -66,6 +70,7 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         StreamRefused, ProviderError, ToolCrashed, PersistenceError, ConflictError: what ended the
             run (outcome ``failed``).
         UnsettledError: an effect of an earlier owner must be settled first; the run has not ended.
+            ``__cause__`` is the error of a lookup that was asked.
         RunPaused: the scope said so; the run has not ended.
         NotOwnerError: another owner took the run over; it goes on there.
         asyncio.CancelledError: it was cancelled (outcome ``cancelled``).
