@@ -85,7 +85,16 @@ from .events import (
     event_id,
     event_sequence,
 )
-from .exchange import BookLimits, ExchangeRef
+from .exchange import (
+    BookLimits,
+    Checkpoint,
+    CompletedPoint,
+    ExchangeRef,
+    ModelPoint,
+    PreparedPoint,
+    ToolClaim,
+    ToolsPoint,
+)
 from .limits import LoopLimits, Timeouts
 from .messages import (
     FunctionSpec,
@@ -138,6 +147,8 @@ __all__ = [
     "BookLimits",
     "BudgetError",
     "ChatCompletions",
+    "Checkpoint",
+    "CompletedPoint",
     "ConflictError",
     "ConnectionFailed",
     "ConnectionLost",
@@ -164,6 +175,7 @@ __all__ = [
     "ModelExchange",
     "ModelOptions",
     "ModelParsed",
+    "ModelPoint",
     "ModelReply",
     "ModelRequest",
     "ModelStart",
@@ -175,6 +187,7 @@ __all__ = [
     "OutcomeError",
     "OutputEvent",
     "PersistenceError",
+    "PreparedPoint",
     "ProcessEvent",
     "Provider",
     "ProviderError",
@@ -210,6 +223,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolChoice",
+    "ToolClaim",
     "ToolContext",
     "ToolCrashed",
     "ToolDefinitionError",
@@ -223,6 +237,7 @@ __all__ = [
     "ToolSet",
     "ToolSkipped",
     "ToolStarted",
+    "ToolsPoint",
     "Unsettled",
     "UnsettledError",
     "Usage",

@@ -30,7 +30,7 @@ from .errors import (
     RunCancelled,
 )
 from .events import TextPreview
-from .exchange import Book, BookLimits, Fact, ReceiptMint, SlotState, Turn
+from .exchange import Book, BookLimits, Checkpoint, Fact, ReceiptMint, SlotState, Turn, checkpoint_of
 from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS, check_seconds
 from .loop import drive
 from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, require_tool_result
@@ -296,6 +296,15 @@ class Runtime(Conversations):
             if (await self._store.turn(ref)).closed is None:  # nobody has ended it since
                 return await live.wait()
         return result_of(await self._store.turn(ref))
+
+    async def checkpoint(self, ref: str) -> Checkpoint:
+        """Which of the four points a run is at, with the evidence; read from what is stored, nothing is sent.
+
+        Raises:
+            LostError: no such run. RestoreError: the store holds facts that cannot be.
+        """
+        self._check_open()
+        return checkpoint_of(await self._store.turn(ref))
 
     async def cancel(self, ref: str) -> None:
         """Cancel a run and wait until its end is recorded. Harmless after the end."""

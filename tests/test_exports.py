@@ -14,7 +14,16 @@ from tests.source import PACKAGE, modules, public_names, tree
 # What the top level takes from packages that it does not re-export whole.
 CHOSEN = {
     "agentloop.agent": ["Agent"],
-    "agentloop.exchange": ["BookLimits", "ExchangeRef"],
+    "agentloop.exchange": [
+        "BookLimits",
+        "Checkpoint",
+        "CompletedPoint",
+        "ExchangeRef",
+        "ModelPoint",
+        "PreparedPoint",
+        "ToolClaim",
+        "ToolsPoint",
+    ],
     "agentloop.limits": ["LoopLimits", "Timeouts"],
     "agentloop.persistence": ["ConversationRow", "RunRow"],
     "agentloop.providers": ["ChatCompletions", "Provider", "Recorder", "ReplayProvider"],

@@ -75,8 +75,10 @@ def ground(tmp_path: Path) -> Ground:
 async def die(ground: Ground, bank: Bank, at: int, when: When = "before", *, script: Any = answer) -> None:
     """Leave run ``r`` behind, dead at an append: 4 and 6 claim a call of ``ASKS``, 5 and 7 answer it."""
     async with ground.mortal(ScriptedProvider([script] * 5), at=at, when=when) as (dying, medium):
-        await dying.submit(AGENT, "go", run_id="r", deps=bank)
+        start = asyncio.create_task(dying.submit(AGENT, "go", run_id="r", deps=bank))
         await medium.dead.wait()
+    await asyncio.wait({start})
+    start.exception()
     ground.clock.advance(31)
 
 
@@ -274,3 +276,50 @@ async def test_a_limit_of_time_that_ends_a_lookup_leaves_the_run_to_be_settled(g
         with pytest.raises(al.UnsettledError):
             await runtime.resume("r", agent, deps=bank)
         assert [item.effect_id for item in await runtime.unsettled()] == ["r/0.0"]
+
+
+@pytest.mark.parametrize(
+    ("at", "when", "kind"),
+    [
+        (1, "after", al.PreparedPoint),
+        (2, "after", al.ModelPoint),
+        (3, "before", al.ModelPoint),
+        (3, "after", al.ToolsPoint),
+        (7, "after", al.ToolsPoint),
+        (8, "after", al.ModelPoint),
+        (9, "after", al.ToolsPoint),
+        (10, "after", al.CompletedPoint),
+    ],
+)
+async def test_each_death_leaves_the_run_at_one_point_which_reading_does_not_move(
+    ground: Ground, at: int, when: When, kind: type[Any]
+) -> None:
+    """(R132, R133, R134, R135)"""
+    bank, provider = Bank(), ScriptedProvider([])
+    await die(ground, bank, at, when)
+    facts = await ground.facts()
+    async with ground.runtime(provider) as runtime:
+        point = await runtime.checkpoint("r")
+        assert type(point) is kind
+        assert await runtime.checkpoint("r") == point
+        with pytest.raises(al.LostError):
+            await runtime.checkpoint("nobody")
+        if at < 10:
+            (row,) = await runtime.unfinished()
+            assert row.lease is None
+    with pytest.raises(al.InputError, match="expected an open runtime"):
+        await runtime.checkpoint("r")
+    assert (await ground.facts(), provider.requests) == (facts, [])
+
+
+async def test_a_point_names_the_attempt_and_the_executions_that_a_host_would_settle(ground: Ground) -> None:
+    """(R133, R134)"""
+    bank = Bank()
+    await die(ground, bank, 6, "after")
+    async with ground.runtime(ScriptedProvider([])) as runtime:
+        point = await runtime.checkpoint("r")
+        (item,) = await runtime.unsettled()
+    assert isinstance(point, al.ToolsPoint)
+    assert (point.exchange, point.cursor, point.feedback) == (0, 1, (0,))
+    assert [(claim.effect_id, claim.state) for claim in point.effects] == [("r/0.0", "done"), ("r/0.1", "started")]
+    assert item.effect_id == point.effects[1].effect_id

@@ -180,7 +180,7 @@ class State:
                 self._install_slot(fact)
             elif type(fact) is SendStarted:
                 turn = self._turns[fact.run_id]
-                turn.sends[fact.attempt_id], turn.ended = fact, None
+                turn.sends[fact.attempt_id], turn.sent, turn.ended = fact, fact, None
                 turn.claims.add(fact.attempt_id)
                 turn.model_calls += 1
             elif type(fact) is SendEnded:

@@ -72,6 +72,7 @@ class Turn:
         size: bytes of this turn: origin, replies and feedback.
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
+        sent: the newest attempt, whatever became of it.
         ended: the end of the newest attempt, until its reply is taken in or the next one starts.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
         redacted: what is left of a run whose texts were removed; it has no entries then.
@@ -92,6 +93,7 @@ class Turn:
         "past",
         "redacted",
         "sends",
+        "sent",
         "size",
         "tool_calls",
         "unknown_sends",
@@ -106,6 +108,7 @@ class Turn:
         self.digests = [opened.digest]
         self.claims: set[str] = set()
         self.sends: dict[str, SendStarted] = {}
+        self.sent: SendStarted | None = None
         self.ended: SendEnded | None = None
         self.unknown_sends: list[str] = []
         self.model_calls = 0

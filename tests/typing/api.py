@@ -103,6 +103,22 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             assert_never(event)
 
 
+async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:
+    point = await runtime.checkpoint("r1")
+    match point:
+        case al.PreparedPoint():
+            return assert_type(point.catalogue_digest, str)
+        case al.ModelPoint():
+            return assert_type(point.request.digest, str)
+        case al.ToolsPoint():
+            assert_type(point.effects, tuple[al.ToolClaim, ...])
+            return point.attempt_id
+        case al.CompletedPoint():
+            return assert_type(point.attempt_id, str | None)
+        case _:
+            assert_never(point)
+
+
 def every_output_item_can_be_told_apart(reply: al.ModelReply) -> list[str]:
     found = []
     for item in reply.output:
