@@ -23,6 +23,7 @@ this map and holds the imports to it.
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
+    basis.py         10  whether a run is taken up with what it was started with
     windows.py       10  one run as its host sees it
     unsettled.py     10  effects of which nobody knows what became
     conversations.py 11  conversations as a host sees them

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from .agent import Agent
+from .basis import check_agent, check_input
 from .conversations import Conversations
 from .effects import Ledger, Scope, ToolThreads, settle
 from .errors import (
@@ -26,7 +27,6 @@ from .errors import (
     InputError,
     LostError,
     NotOwnerError,
-    RestoreError,
     RunCancelled,
 )
 from .events import TextPreview
@@ -326,7 +326,9 @@ class Runtime(Conversations):
                 found += unsettled_of(await self._store.turn(row.run_id))
         return found
 
-    async def resume(self, ref: str, agent: Agent, **options: Unpack[RunOptions]) -> RunResult:
+    async def resume(
+        self, ref: str, agent: Agent, *, input: RunInput | None = None, **options: Unpack[RunOptions]
+    ) -> RunResult:
         """Take a run over that goes on nowhere, and run it to its end.
 
         What is stored is not done again: a reply is not asked for twice, and a tool that may have
@@ -334,10 +336,14 @@ class Runtime(Conversations):
         a run that has ended is returned, and nothing runs. ``conversation`` and ``run_id`` are the
         run's own and not given.
 
+        Args:
+            input: what the run was started with, to be checked; None leaves that out.
+
         Raises:
             LostError: no such run. NotOwnerError: it goes on elsewhere.
-            RestoreError: ``agent_changed``: the agent's name, instructions, options or tools are
-                not those of the run, or the store holds facts that cannot be.
+            RestoreError: ``agent_changed``: the agent has another name. ``input_changed``: other
+                instructions or options, or the run had another input. ``catalogue_changed``: other
+                tools. ``bad_record``: the store holds facts that cannot be.
             UnsettledError: an effect must be settled first; nothing was done but what lookups found,
             and ``__cause__`` is the error of one that failed. Otherwise as `run`.
         """
@@ -348,7 +354,8 @@ class Runtime(Conversations):
         for name in ("conversation", "run_id"):
             if options.get(name) is not None:
                 raise InputError(f"resume: expected no {name}, which is the run's own")
-        live = await self._whole(self._entered(self._take_up(agent, ref, options)))
+        messages = None if input is None else admitted(agent, input)
+        live = await self._whole(self._entered(self._take_up(agent, ref, options, messages)))
         try:
             return await live.wait()
         except asyncio.CancelledError:
@@ -415,15 +422,19 @@ class Runtime(Conversations):
             finally:
                 await self._let_go(ref)
 
-    async def _take_up(self, agent: Agent, ref: str, options: RunOptions) -> LiveRun:
+    async def _take_up(
+        self, agent: Agent, ref: str, options: RunOptions, messages: tuple[SystemMessage | UserMessage, ...] | None
+    ) -> LiveRun:
         """Launch a run that is stored, unless it goes on here or ended here."""
         async with self._gate(ref):
+            if messages is not None:
+                check_input(messages, await self._store.turn(ref))
             live = self._join(ref, kept=True)
             if live is None:
                 turn = await self._store.take_over(ref)
                 try:
                     if turn.closed is None:
-                        _check_agent(agent, turn)
+                        check_agent(agent, turn)
                     live = self._launch(agent, ref, options, anonymous=False, kept=True)
                 except BaseException:
                     await self._let_go(ref)
@@ -608,17 +619,3 @@ class Runtime(Conversations):
                 await self._whole(self._store.forget([oldest.ref]))
             except AgentLoopError as error:  # no matter of the run that ended now
                 _log.warning("run %s could not be dropped: %s", oldest.ref, error)
-
-
-def _check_agent(agent: Agent, turn: Turn) -> None:
-    """Refuse to resume a run with what is not its agent (R136, R138)."""
-    opened = turn.opened
-    own = tuple(message for message in opened.messages if type(message) is SystemMessage)
-    for what, same in (
-        ("name", agent.name == opened.agent),
-        ("instructions", agent.system == own),
-        ("options", agent.options == opened.options),
-        ("tools", agent.toolset.digest == opened.catalogue_digest and agent.toolset.specs == opened.tools),
-    ):
-        if not same:
-            raise RestoreError("agent_changed", f"run {turn.run_id!r}", f"expected the {what} it was started with")
