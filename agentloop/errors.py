@@ -424,6 +424,7 @@ class UnsettledError(AgentLoopError):
         ref: the run's id.
         sends: ids of attempts without an end. calls: the calls without an answer, as
             "exchange.position". Each is settled with `Runtime.settle_send` or `settle_call`.
+            ``__cause__`` is the error of a lookup that was asked and failed.
     """
 
     code = "unsettled"

@@ -13,7 +13,7 @@ import agentloop as al
 from agentloop.exchange import RerunAllowed, SlotMoved
 from agentloop.testing import ScriptedProvider, call, reply
 from tests.mortal import Ground
-from tests.runs import pairs_in
+from tests.runs import NEXT, follow_all, pairs_in
 
 When = Literal["before", "after"]
 
@@ -102,6 +102,10 @@ async def test_each_payment_is_made_once_wherever_the_process_dies(
     await die(ground, bank, at, when)
     async with ground.runtime(provider) as runtime:
         result = await runtime.resume("r", AGENT, deps=bank)
+        state = "new"
+        for event in await follow_all(runtime, "r"):
+            state = NEXT[state][event.type]
+        assert state == "over"
     assert (result.outcome, result.text) == ("completed", "done")
     assert (bank.paid, bank.asked) == (paid, asked)
     assert pairs_in(provider.requests[-1]) == [("1", "paid Ann"), ("2", "paid Bob")]
