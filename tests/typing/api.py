@@ -104,6 +104,7 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
 
 
 async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:
+    assert_type(await runtime.resume("r1", assistant, input="hello", deps=Notes()), al.RunResult)
     point = await runtime.checkpoint("r1")
     match point:
         case al.PreparedPoint():
