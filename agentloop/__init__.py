@@ -23,6 +23,7 @@ this map and holds the imports to it.
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
+    basis.py         10  whether a run is taken up with what it was started with
     windows.py       10  one run as its host sees it
     unsettled.py     10  what a host can ask about a run's effects: what is unsettled, what became of a send
     conversations.py 11  conversations as a host sees them
@@ -86,7 +87,16 @@ from .events import (
     event_id,
     event_sequence,
 )
-from .exchange import BookLimits, ExchangeRef
+from .exchange import (
+    BookLimits,
+    Checkpoint,
+    CompletedPoint,
+    ExchangeRef,
+    ModelPoint,
+    PreparedPoint,
+    ToolClaim,
+    ToolsPoint,
+)
 from .limits import LoopLimits, Timeouts
 from .messages import (
     FunctionSpec,
@@ -127,7 +137,7 @@ from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
 from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
-from .tools import Tool, ToolContext, ToolPolicy, ToolSet, tool
+from .tools import NOT_DONE, NotDone, Tool, ToolContext, ToolPolicy, ToolSet, tool
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
 from .wire.dialect import Dialect
@@ -139,6 +149,8 @@ __all__ = [
     "BookLimits",
     "BudgetError",
     "ChatCompletions",
+    "Checkpoint",
+    "CompletedPoint",
     "ConflictError",
     "ConnectionFailed",
     "ConnectionLost",
@@ -166,15 +178,19 @@ __all__ = [
     "ModelOptions",
     "ModelParsed",
     "ModelPending",
+    "ModelPoint",
     "ModelReply",
     "ModelRequest",
     "ModelStart",
+    "NOT_DONE",
     "Native",
+    "NotDone",
     "NotOwnerError",
     "Observer",
     "OutcomeError",
     "OutputEvent",
     "PersistenceError",
+    "PreparedPoint",
     "ProcessEvent",
     "Provider",
     "ProviderError",
@@ -211,6 +227,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolChoice",
+    "ToolClaim",
     "ToolContext",
     "ToolCrashed",
     "ToolDefinitionError",
@@ -224,6 +241,7 @@ __all__ = [
     "ToolSet",
     "ToolSkipped",
     "ToolStarted",
+    "ToolsPoint",
     "Unsettled",
     "UnsettledError",
     "Usage",

@@ -336,7 +336,15 @@ class PersistenceError(AgentLoopError):
 
 
 class RestoreError(AgentLoopError):
-    """A snapshot or a stored record cannot be restored; ``code`` may be ``restore_version``."""
+    """A snapshot, a stored record or a run cannot be taken up.
+
+    Attributes:
+        code: ``restore_version``: another version wrote it. ``bad_record``, ``bad_snapshot``,
+            ``unknown_event``: it cannot be right.
+            ``agent_changed``, ``input_changed``, ``catalogue_changed``: a run was begun with another
+            agent, input or tool set than it shall be resumed with.
+        where: which run or line. rule: what was expected and what came: names and digests, no texts.
+    """
 
     def __init__(self, code: str, where: str, rule: str) -> None:
         super().__init__(code, where, rule)
@@ -440,6 +448,7 @@ class UnsettledError(AgentLoopError):
         ref: the run's id.
         sends: ids of attempts without an end. calls: the calls without an answer, as
             "exchange.position". Each is settled with `Runtime.settle_send` or `settle_call`.
+            ``__cause__`` is the error of a lookup that was asked and failed.
     """
 
     code = "unsettled"

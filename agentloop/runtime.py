@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from .agent import Agent
+from .basis import check_agent, check_input
 from .conversations import Conversations
 from .effects import Ledger, Scope, Sends, ToolThreads, settle
 from .errors import (
@@ -26,11 +27,10 @@ from .errors import (
     InputError,
     LostError,
     NotOwnerError,
-    RestoreError,
     RunCancelled,
 )
 from .events import TextPreview
-from .exchange import Book, BookLimits, Fact, ReceiptMint, SlotState, Turn
+from .exchange import Book, BookLimits, Checkpoint, Fact, ReceiptMint, SlotState, Turn, checkpoint_of
 from .limits import CLOSE_SECONDS, LEASE_SECONDS, SETTLE_SECONDS, TOOL_THREADS, WAIT_SECONDS, check_seconds
 from .loop import drive
 from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, require_tool_result
@@ -313,6 +313,15 @@ class Runtime(Conversations):
                 return await live.wait()
         return result_of(await self._store.turn(ref))
 
+    async def checkpoint(self, ref: str) -> Checkpoint:
+        """Which of the four points a run is at, with the evidence; read from what is stored, nothing is sent.
+
+        Raises:
+            LostError: no such run. RestoreError: the store holds facts that cannot be.
+        """
+        self._check_open()
+        return checkpoint_of(await self._store.turn(ref))
+
     async def cancel(self, ref: str) -> None:
         """Cancel a run and wait until its end is recorded. Harmless after the end."""
         await self._live(ref).cancel()
@@ -346,20 +355,27 @@ class Runtime(Conversations):
         facts, owned = await self._store.facts(ref)
         return status_of(ref, attempt_id, facts, goes_on=owned)
 
-    async def resume(self, ref: str, agent: Agent, **options: Unpack[RunOptions]) -> RunResult:
+    async def resume(
+        self, ref: str, agent: Agent, *, input: RunInput | None = None, **options: Unpack[RunOptions]
+    ) -> RunResult:
         """Take a run over that goes on nowhere, and run it to its end.
 
         What is stored is not done again: a reply is not asked for twice, and a tool that may have
-        run is not run again unless it is declared idempotent, or a host allowed it. The result of
+        run is recovered as its policy says (`ToolPolicy.recovery`), or waits for a host. The result of
         a run that has ended is returned, and nothing runs. ``conversation``, ``run_id`` and
         ``checkpoint`` are the run's own and not given.
+
+        Args:
+            input: what the run was started with, to be checked; None leaves that out.
 
         Raises:
             LostError: no such run. NotOwnerError: it goes on elsewhere.
             ModelPending: the local ``wait`` for a model call is over; it goes on.
-            RestoreError: ``agent_changed``: the agent's name, instructions, options or tools are
-                not those of the run, or the store holds facts that cannot be.
-            UnsettledError: an effect must be settled first; nothing was done. Otherwise as `run`.
+            RestoreError: ``agent_changed``: the agent has another name. ``input_changed``: other
+                instructions or options, or the run had another input. ``catalogue_changed``: other
+                tools. ``bad_record``: the store holds facts that cannot be.
+            UnsettledError: an effect must be settled first; nothing was done but what lookups found,
+            and ``__cause__`` is the error of one that failed. Otherwise as `run`.
         """
         self._check_open()
         if type(agent) is not Agent:
@@ -368,7 +384,8 @@ class Runtime(Conversations):
         for name in ("conversation", "run_id", "checkpoint"):
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
-        live = await self._whole(self._entered(self._take_up(agent, ref, options)))
+        messages = None if input is None else admitted(agent, input)
+        live = await self._whole(self._entered(self._take_up(agent, ref, options, messages)))
         return await self._bound(live)
 
     async def settle_call(
@@ -433,9 +450,13 @@ class Runtime(Conversations):
             finally:
                 await self._let_go(ref)
 
-    async def _take_up(self, agent: Agent, ref: str, options: RunOptions) -> LiveRun:
+    async def _take_up(
+        self, agent: Agent, ref: str, options: RunOptions, messages: tuple[SystemMessage | UserMessage, ...] | None
+    ) -> LiveRun:
         """Launch a run that is stored, unless it goes on here or ended here."""
         async with self._gate(ref):
+            if messages is not None:
+                check_input(messages, await self._store.turn(ref))
             live = self._join(ref, kept=True)
             if live is None:
                 pending = self._sends.of(ref)  # of a driver that has left: the run is owned here still
@@ -445,7 +466,7 @@ class Runtime(Conversations):
                     turn = self._store.book.turn(ref)
                 try:
                     if turn.closed is None:
-                        _check_agent(agent, turn)
+                        check_agent(agent, turn)
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
                     wait = options.get("wait", WAIT_SECONDS)
@@ -516,18 +537,21 @@ class Runtime(Conversations):
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
         check_options(options)
-        self._check_checkpoint(options, kept=kept)
+        self._check_checkpoint(agent, options, kept=kept)
         known = self._runs.get(options.get("run_id") or "")
         if known is not None:
             known.require_outside()
         messages = admitted(agent, input)
         return await self._whole(self._entered(self._open(agent, messages, options, kept)))
 
-    def _check_checkpoint(self, options: RunOptions, *, kept: bool) -> None:
+    def _check_checkpoint(self, agent: Agent, options: RunOptions, *, kept: bool) -> None:
         """Refuse recovery points without what they stand on (R129, R130)."""
         checkpoint = options.get("checkpoint", False)
         if checkpoint and not self._store.durable:
             raise InputError("checkpoint: expected a durable store (Runtime(store=...)), got one in memory")
+        unstated = agent.toolset.unstated() if checkpoint else ()
+        if unstated:
+            raise InputError(f"checkpoint: expected each tool to state its recovery=, got none for {list(unstated)}")
         if "wait" in options and kept:
             raise InputError("wait: expected none for a submitted run, which no caller waits for")
         if "wait" in options and not checkpoint:
@@ -675,17 +699,3 @@ class Runtime(Conversations):
                 await self._whole(self._store.forget([oldest.ref]))
             except AgentLoopError as error:  # no matter of the run that ended now
                 _log.warning("run %s could not be dropped: %s", oldest.ref, error)
-
-
-def _check_agent(agent: Agent, turn: Turn) -> None:
-    """Refuse to resume a run with what is not its agent (R136, R138)."""
-    opened = turn.opened
-    own = tuple(message for message in opened.messages if type(message) is SystemMessage)
-    for what, same in (
-        ("name", agent.name == opened.agent),
-        ("instructions", agent.system == own),
-        ("options", agent.options == opened.options),
-        ("tools", agent.toolset.digest == opened.catalogue_digest and agent.toolset.specs == opened.tools),
-    ):
-        if not same:
-            raise RestoreError("agent_changed", f"run {turn.run_id!r}", f"expected the {what} it was started with")

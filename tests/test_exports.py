@@ -14,14 +14,23 @@ from tests.source import PACKAGE, modules, public_names, tree
 # What the top level takes from packages that it does not re-export whole.
 CHOSEN = {
     "agentloop.agent": ["Agent"],
-    "agentloop.exchange": ["BookLimits", "ExchangeRef"],
+    "agentloop.exchange": [
+        "BookLimits",
+        "Checkpoint",
+        "CompletedPoint",
+        "ExchangeRef",
+        "ModelPoint",
+        "PreparedPoint",
+        "ToolClaim",
+        "ToolsPoint",
+    ],
     "agentloop.limits": ["LoopLimits", "Timeouts"],
     "agentloop.persistence": ["ConversationRow", "RunRow"],
     "agentloop.providers": ["ChatCompletions", "Provider", "Recorder", "ReplayProvider"],
     "agentloop.results": ["RunResult"],
     "agentloop.runtime": ["Run", "RunInput", "RunOptions", "Runtime"],
     "agentloop.sinks": ["FanOut", "JsonLinesSink", "Observer", "QueueSink", "Sink"],
-    "agentloop.tools": ["Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"],
+    "agentloop.tools": ["NOT_DONE", "NotDone", "Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"],
     "agentloop.unsettled": ["SendStatus", "Unsettled"],
     "agentloop.wire": ["Dialect"],
 }

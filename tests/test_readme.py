@@ -20,6 +20,7 @@ from agentloop.cli import COMMANDS
 from agentloop.exchange import Fact, ReplyTaken, SendEnded, SlotMoved, SlotState
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ReplayServer, ScriptedProvider, call, reply
+from agentloop.tools.recovery import RecoveryKind
 from tests.readme_tables import README, rendered, section
 
 ROOT = README.parent
@@ -169,6 +170,35 @@ async def test_a_service_takes_up_what_it_left_as_shown(
         assert (await runtime.result("r")).text == "On 12 May."
         assert await runtime.unfinished() == []
     assert ran == ["plan"]
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_a_lookup_recovers_a_payment_as_shown(tmp_path: Path, arrived: bool) -> None:
+    """The process dies before the answer is stored, whether the payment has arrived or not (R139)."""
+    shown = next(code for _, code in BLOCKS if "find_payment" in code)
+    scope: dict[str, Any] = {"al": al}
+    exec(compile(shown, "README.md", "exec"), scope)
+    payer = al.Agent(name="payer", tools=[scope["pay"]])
+    script = [reply(calls=[call("pay", to="Ann", amount=7)])]
+    cut = CutOff(tmp_path / "facts.db", lambda fact: type(fact) is SlotMoved and fact.state == "done")
+    async with al.Runtime(ScriptedProvider(script), store=cut) as runtime:
+        with pytest.raises(al.PersistenceError):
+            await runtime.run(payer, "Pay.", run_id="r")
+    assert scope["payments"].pop("r/0.0") == "paid 7 to Ann"
+    if arrived:
+        scope["payments"]["r/0.0"] = "paid, says the bank"
+    provider = ScriptedProvider([reply("Paid.")])
+    async with al.Runtime(provider, store=tmp_path / "facts.db") as runtime:
+        assert (await runtime.resume("r", payer)).text == "Paid."
+    said = "paid, says the bank" if arrived else "paid 7 to Ann"
+    assert scope["payments"] == {"r/0.0": said}
+    assert [item.text for item in provider.requests[0].exchanges[0].feedback] == [said]
+
+
+def test_how_a_tool_is_recovered_is_told_for_each_way() -> None:
+    told = section_of("## What happens when the process dies").partition("| `recovery=` |")[2].partition("<!--")[0]
+    assert all(way in told for way in ('`"repeat"`', "a lookup", '`"settle"`, or nothing'))
+    assert set(get_args(RecoveryKind)) == {"repeat", "lookup", "settle", "none"}
 
 
 def test_the_tables_of_states_name_every_state() -> None:

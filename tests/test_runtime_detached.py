@@ -13,7 +13,7 @@ from aiohttp import web
 
 import agentloop as al
 import agentloop.runtime as runtime_module
-from agentloop.exchange import ReplyTaken, SendEnded, SendStarted
+from agentloop.exchange import OriginOpened, ReplyTaken, SendEnded, SendStarted
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
 from tests.mortal import Ground
 from tests.runs import check_order, follow_all
@@ -497,6 +497,45 @@ async def test_recovery_points_need_a_store_that_outlives_the_process() -> None:
     async with al.Runtime(ScriptedProvider([])) as runtime:
         with pytest.raises(al.InputError, match=r"checkpoint: expected a durable store"):
             await runtime.run(AGENT, "go", checkpoint=True)
+
+
+async def test_recovery_points_need_tools_that_state_how_they_are_recovered(ground: Ground) -> None:
+    """(R129)"""
+
+    @al.tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    @al.tool(recovery="settle")
+    async def mail(to: str) -> str:
+        """Send a mail."""
+        return "sent"
+
+    provider = ScriptedProvider([reply("done")])
+    async with ground.runtime(provider) as runtime:
+        with pytest.raises(al.InputError, match=r"recovery=, got none for \['pay'\]"):
+            await runtime.run(al.Agent(name="a", tools=[note, pay, mail]), "go", checkpoint=True)
+        assert await runtime.unfinished() == []
+        await runtime.run(al.Agent(name="a", tools=[note, mail]), "go", checkpoint=True)
+
+
+async def test_a_run_that_a_tool_begins_has_recovery_points_of_its_own_or_none(ground: Ground) -> None:
+    """(R131)"""
+    inner = al.Agent(name="inner")
+
+    @al.tool(recovery="settle")
+    async def delegate(ctx: al.ToolContext[al.Runtime]) -> str:
+        """Let another agent do it."""
+        return (await ctx.deps.run(inner, "go", run_id="inner")).require_text()
+
+    agent = al.Agent(name="outer", tools=[delegate])
+    provider = ScriptedProvider([reply(calls=[call("delegate")]), reply("inner done"), reply("outer done")])
+    async with ground.runtime(provider) as runtime:
+        result = await runtime.run(agent, "go", run_id="outer", checkpoint=True, deps=runtime)
+        assert result.text == "outer done"
+    opened = {fact.run_id: fact.checkpoint for fact in await ground.facts() if isinstance(fact, OriginOpened)}
+    assert opened == {"outer": True, "inner": False}
 
 
 @pytest.mark.parametrize(

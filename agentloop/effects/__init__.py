@@ -1,8 +1,9 @@
-"""The two effects of a run, send a request and run a tool, and the ledger both debit."""
+"""The two effects of a run, send a request and run a tool, the ledger both debit, and asking what became of one."""
 
 from .detached import PendingSend, Sends
 from .execution import answer_call, has_room, skip_calls
 from .ledger import Ledger, Resource
+from .lookup import recover_calls
 from .scope import Scope, deliver_cancel, settle
 from .send import Rejected, join, measure, send
 from .tool_call import ToolOutcome, ToolThreads, execute
@@ -22,6 +23,7 @@ __all__ = [
     "has_room",
     "join",
     "measure",
+    "recover_calls",
     "send",
     "settle",
     "skip_calls",

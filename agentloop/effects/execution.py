@@ -20,7 +20,7 @@ from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
 from .scope import Scope, deliver_cancel
 from .tool_call import ToolOutcome, execute
 
-__all__ = ["answer_call", "has_room", "skip_calls"]
+__all__ = ["answer_call", "busy_tool", "context_of", "fit", "has_room", "room_for", "skip_calls"]
 
 _FRAME = len(b'"tool_call_id":,')
 """What a feedback has as JSON that its result has not, besides the call id."""
@@ -58,7 +58,7 @@ async def answer_call(scope: Scope, exchange: int, position: int) -> None:
     except ArgumentsRefused as refused:
         await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}")
         return
-    busy = _busy(scope)
+    busy = busy_tool(scope)
     if busy is not None:
         if scope.turn.entries[exchange].slots[position].state == "unknown":  # that may be its earlier execution
             raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",))
@@ -69,7 +69,7 @@ async def answer_call(scope: Scope, exchange: int, position: int) -> None:
     await _run(scope, exchange, position, tool, arguments)
 
 
-def _busy(scope: Scope) -> str | None:
+def busy_tool(scope: Scope) -> str | None:
     """A tool whose thread outlived its call, in this run or an earlier turn of the conversation."""
     known = None if scope.conversation is None else scope.store.book.conversation(scope.conversation)
     return scope.threads.busy_in((scope.run_id,) if known is None else known.runs)
@@ -87,7 +87,7 @@ async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: s
 
 async def _complete(scope: Scope, exchange: int, position: int, state: SlotState, code: str, text: str) -> None:
     slot = scope.turn.entries[exchange].slots[position]
-    feedback = _fit(scope, slot, ToolResult.error(text))
+    feedback = fit(scope, slot, ToolResult.error(text))
     await scope.commit(
         lambda book: book.complete(
             scope.turn, exchange, position, state=state, feedback=feedback, code=code, at_ms=scope.now_ms()
@@ -133,9 +133,9 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
         outcome = await execute(
             tool,
             arguments,
-            _context(scope, slot, tool, effect_id),
+            context_of(scope, slot, tool, effect_id),
             pool=scope.threads,
-            max_output_bytes=_room(scope, slot, tool),
+            max_output_bytes=room_for(scope, slot, tool),
         )
     except BaseException:
         if scope.paused():  # whoever resumes the run finds it unanswered
@@ -151,7 +151,8 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
         raise ToolCrashed(tool.name, slot.call.id, effect_id, kind.removeprefix("builtins.")) from error
 
 
-def _context(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContext[object]:
+def context_of(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContext[object]:
+    """What a tool, or its lookup, is given besides the arguments. Progress is told only while the tool runs."""
     attempt = slot.attempt
 
     async def progress(message: str, fraction: float | None) -> None:
@@ -194,7 +195,7 @@ async def _received(
 ) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     effect_id = slot.effect_id or ""
-    feedback = _fit(scope, slot, result)
+    feedback = fit(scope, slot, result)
     receipt = scope.receipt(effect_id)
     await scope.commit(
         lambda book: book.receive(
@@ -231,12 +232,12 @@ def _tell_ended(
     )
 
 
-def _fit(scope: Scope, slot: Slot, result: ToolResult) -> ToolFeedback:
+def fit(scope: Scope, slot: Slot, result: ToolResult) -> ToolFeedback:
     """Address a result to its call, cut to the feedback limit when a tool made it too large."""
-    return ToolFeedback.of(slot.call.id, cut_result(result, _room(scope, slot, None)))
+    return ToolFeedback.of(slot.call.id, cut_result(result, room_for(scope, slot, None)))
 
 
-def _room(scope: Scope, slot: Slot, tool: Tool | None) -> int:
+def room_for(scope: Scope, slot: Slot, tool: Tool | None) -> int:
     """Bytes of JSON a result may take: the feedback limit without the call id, or the tool's own (R98, R101)."""
     room = scope.limits.feedback_bytes - len(msgspec.json.encode(slot.call.id)) - _FRAME
     own = tool.policy.max_output_bytes if tool is not None else None

@@ -30,7 +30,7 @@ class Scope:
         sends: where the run's sends live; None where they end with the run's own task (attached).
         wait: seconds the run waits for a detached send; None is as long as it takes.
         left: whether the run's caller has gone, so that a detached send goes on without it.
-        repeatable: names of the tools that are declared idempotent.
+        repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
@@ -67,7 +67,8 @@ class Scope:
         self.paused, self.left = paused, left
         self.sends, self.wait = sends, wait
         self.turn: Turn = store.book.turn(run_id)
-        self.repeatable = frozenset(tool.name for tool in tools if tool.policy.idempotent)
+        self.repeatable = frozenset(tool.name for tool in tools if tool.policy.recovery_kind == "repeat")
+        self.lookups = frozenset(tool.name for tool in tools if tool.policy.recovery_kind == "lookup")
         self.started = clock()
         self.sent_bytes = 0
         self._mint = mint

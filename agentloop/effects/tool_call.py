@@ -29,7 +29,7 @@ from ..limits import FEEDBACK_BYTES, TOOL_THREADS, check_count
 from ..messages import ToolResult
 from ..tools import Tool, ToolContext, clean_text, cut_result
 
-__all__ = ["NoThreadError", "ToolOutcome", "ToolThreads", "execute"]
+__all__ = ["NoThreadError", "ToolOutcome", "ToolThreads", "encoded", "execute", "run_once"]
 
 _MESSAGE_CHARS: Final = 2_000
 """Longer error messages are cut before they are measured in bytes."""
@@ -205,10 +205,13 @@ async def execute(
         raise InputError(f"execute: expected no thread of this run, got one of tool {left!r} that has not ended")
     began = clock()
     try:
-        if tool.is_async:
-            value, error = await _in_task(tool, arguments, context)
-        else:
-            value, error = await _in_thread(tool, arguments, context, pool)
+        value, error = await run_once(
+            lambda: tool.invoke(arguments, context),
+            is_async=tool.is_async,
+            run_id=context.run_id,
+            tool=tool,
+            pool=pool,
+        )
     except TimeoutError:
         outcome = _timed_out(tool)
     except NoThreadError as missing:
@@ -224,18 +227,24 @@ async def execute(
     )
 
 
-async def _in_thread(
-    tool: Tool, arguments: dict[str, Any], context: ToolContext[Any], pool: ToolThreads
+async def run_once(
+    work: Callable[[], Any], *, is_async: bool, run_id: str, tool: Tool, pool: ToolThreads
 ) -> tuple[Any, BaseException | None]:
-    def work() -> Any:
-        return tool.invoke(arguments, context)
+    """Run a tool's function, or its lookup, within the tool's timeout; return its value, or what it raised.
 
-    return await pool.run(context.run_id, tool.name, work, seconds=tool.policy.timeout)
+    Args:
+        work: calls the function; its value is awaited when ``is_async``, and it runs in a thread otherwise.
+
+    Raises:
+        TimeoutError: it did not end in time. NoThreadError: it never began.
+        asyncio.CancelledError: as `execute`.
+    """
+    if is_async:
+        return await _in_task(work, tool.policy.timeout)
+    return await pool.run(run_id, tool.name, work, seconds=tool.policy.timeout)
 
 
-async def _in_task(
-    tool: Tool, arguments: dict[str, Any], context: ToolContext[Any]
-) -> tuple[Any, BaseException | None]:
+async def _in_task(work: Callable[[], Any], seconds: float | None) -> tuple[Any, BaseException | None]:
     """Await the tool in this task; TimeoutError is the clock's, never the tool's own.
 
     Who cancelled is told by the task's count of cancel requests: the clock's is taken back when
@@ -245,9 +254,9 @@ async def _in_task(
     requests = task.cancelling()
     value: Any = None
     raised: BaseException | None = None
-    async with asyncio.timeout(tool.policy.timeout) as clock:
+    async with asyncio.timeout(seconds) as clock:
         try:
-            value = await tool.invoke(arguments, context)
+            value = await work()
         except asyncio.CancelledError as error:
             if task.cancelling() > requests:
                 raise
@@ -273,14 +282,23 @@ def _timed_out(tool: Tool) -> ToolOutcome:
     return ToolOutcome(kind="unknown", result=ToolResult.error(text), code="timeout")
 
 
-def _answered(tool: Tool, value: object) -> ToolOutcome:
+def encoded(tool: Tool, value: object) -> ToolResult:
+    """The result that a returned value stands for.
+
+    Raises:
+        ToolResultError: it is an awaitable, or has no JSON. Encoding calls code of the value's
+            class, which may raise anything.
+    """
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()  # it never ran, and nobody will await it
-        fault = ToolResultError(tool.name, "expected a value, got an awaitable; define the tool with async def")
-        return ToolOutcome(kind="crashed", result=None, code=fault.code, error=fault)
+        raise ToolResultError(tool.name, "expected a value, got an awaitable; define the tool with async def")
+    return tool.encode(value)
+
+
+def _answered(tool: Tool, value: object) -> ToolOutcome:
     try:
-        result = tool.encode(value)
+        result = encoded(tool, value)
     except Exception as error:  # noqa: BLE001  # encoding calls code of the value's class
         code = error.code if isinstance(error, ToolResultError) else "tool_crashed"
         return ToolOutcome(kind="crashed", result=None, code=code, error=error)

@@ -1,6 +1,16 @@
 """The conversation as facts: origins, exchanges, slots, and the requests that follow from them."""
 
 from .book import Book
+from .checkpoint import (
+    Checkpoint,
+    CompletedPoint,
+    ModelPoint,
+    PreparedPoint,
+    ToolClaim,
+    ToolsPoint,
+    checkpoint_in,
+    checkpoint_of,
+)
 from .encoding import canonical_bytes, origin_digest
 from .facts import (
     ConversationBranched,
@@ -29,13 +39,17 @@ __all__ = [
     "Book",
     "BookLimits",
     "CLOSING",
+    "Checkpoint",
+    "CompletedPoint",
     "Conversation",
     "ConversationBranched",
     "Entry",
     "ExchangeRef",
     "Fact",
+    "ModelPoint",
     "NEXT",
     "OriginOpened",
+    "PreparedPoint",
     "Receipt",
     "ReceiptMint",
     "ReplyTaken",
@@ -50,9 +64,13 @@ __all__ = [
     "SlotMoved",
     "SlotState",
     "State",
+    "ToolClaim",
+    "ToolsPoint",
     "Turn",
     "branch",
     "canonical_bytes",
+    "checkpoint_in",
+    "checkpoint_of",
     "move",
     "origin_digest",
     "restore",

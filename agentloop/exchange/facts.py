@@ -158,7 +158,8 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
         attempt: number of the execution, from 1; 0 where nothing ran.
         feedback: what the model reads; closes the slot.
         code: why, when not ``done``.
-        author: the host's word, where a host settled the slot; None where it is reported.
+        author: who settled an unknown outcome: a host's word, or ``recovery:<tool>`` for a lookup;
+            None where it is reported.
     """
 
     origin_id: str
@@ -174,7 +175,7 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
 
 
 class RerunAllowed(_Fact, frozen=True, tag="rerun_allowed"):
-    """A host allowed one more execution of a call whose outcome is unknown. Used up by the next start."""
+    """A host, or a lookup, allowed one more execution of an unknown call. Used up by the next start."""
 
     origin_id: str
     exchange: int

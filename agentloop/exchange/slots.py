@@ -11,8 +11,8 @@ unique inside a reply only. A slot that holds feedback is *closed*: the next req
              -> failed             the tool failed in a way it declared
              -> unknown            nobody knows whether the effect happened
     waiting  -> open | skipped
-    unknown  -> done | failed      settled by evidence or by the host
-             -> started            declared idempotent, or authorised once by the host
+    unknown  -> done | failed      settled by a lookup or by the host
+             -> started            declared idempotent, or allowed once by a lookup or by the host
 
 ``unknown`` may hold feedback that says so (a timeout, a cancel: the run or the conversation goes
 on) or none (a crash of the process: the run waits for settling).

@@ -180,7 +180,7 @@ class State:
                 self._install_slot(fact)
             elif type(fact) is SendStarted:
                 turn = self._turns[fact.run_id]
-                turn.sends[fact.attempt_id], turn.sent_at_ms, turn.ended = fact, fact.at_ms, None
+                turn.sends[fact.attempt_id], turn.sent, turn.ended = fact, fact, None
                 turn.claims.add(fact.attempt_id)
                 turn.model_calls += 1
             elif type(fact) is SendEnded:
@@ -336,8 +336,10 @@ class State:
 
     def _install_reply(self, fact: ReplyTaken) -> None:
         turn = self._turns[fact.run_id]
-        assert turn.ended is not None, "a reply follows the end of its attempt"
-        entry = Entry(fact.reply, fact.attempt_id, self._encoded(fact.reply), turn.sent_at_ms, turn.ended.at_ms)
+        sent, ended = turn.sent, turn.ended
+        assert sent is not None, "a reply follows the claim of its attempt"
+        assert ended is not None, "a reply follows the end of its attempt"
+        entry = Entry(fact.reply, fact.attempt_id, self._encoded(fact.reply), sent.at_ms, ended.at_ms)
         turn.entries.append(entry)
         turn.ended = None
         turn.size += entry.size

@@ -20,7 +20,7 @@ class Slot:
 
     Attributes:
         encoded: canonical bytes of the feedback, until the exchange's digest covers them.
-        rerun: whether a host allowed one more execution of it.
+        rerun: whether a host, or a lookup, allowed one more execution of it.
         started_at_ms: when its newest execution was claimed. ended_at_ms: when its feedback was
             recorded. None before that, and where a record told none.
     """
@@ -102,7 +102,7 @@ class Turn:
         size: bytes of this turn: origin, replies and feedback.
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
-        sent_at_ms: when the newest attempt was claimed, 0 before the first.
+        sent: the newest attempt, whatever became of it.
         ended: the end of the newest attempt, until its reply is taken in or the next one starts.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
         redacted: what is left of a run whose texts were removed; it has no entries then.
@@ -123,7 +123,7 @@ class Turn:
         "past",
         "redacted",
         "sends",
-        "sent_at_ms",
+        "sent",
         "size",
         "tool_calls",
         "unknown_sends",
@@ -138,7 +138,7 @@ class Turn:
         self.digests = [opened.digest]
         self.claims: set[str] = set()
         self.sends: dict[str, SendStarted] = {}
-        self.sent_at_ms = 0
+        self.sent: SendStarted | None = None
         self.ended: SendEnded | None = None
         self.unknown_sends: list[str] = []
         self.model_calls = 0

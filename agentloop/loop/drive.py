@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from ..effects import PendingSend, Rejected, Scope, answer_call, join, measure, send, settle, skip_calls
+from ..effects import PendingSend, Rejected, Scope, answer_call, join, measure, recover_calls, send, settle, skip_calls
 from ..errors import AgentLoopError, BudgetError, ModelPending, NotOwnerError, RunPaused, UnsettledError
 from ..events import RunEnded, RunStarted
 from ..exchange import RunOutcome
 from .states import Phase, Signal, follow
-from .step import Answer, Ask, Close, Skip, Wait, phase_of, step
+from .step import Answer, Ask, Close, Recover, Skip, Wait, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
 
@@ -40,6 +40,7 @@ async def advance(scope: Scope) -> Phase:
         sent_bytes=scope.sent_bytes,
         max_request_bytes=scope.provider.max_request_bytes,
         repeatable=scope.repeatable,
+        lookups=scope.lookups,
     )
     if type(action) is Ask:
         return follow(phase, await _ask(scope))
@@ -48,6 +49,9 @@ async def advance(scope: Scope) -> Phase:
     if type(action) is Skip:
         await skip_calls(scope, action.exchange, action.positions, code=action.code, text=action.text)
         return follow(phase, Signal.ANSWERED_ALL)
+    if type(action) is Recover:
+        await recover_calls(scope, action.exchange, action.positions)
+        return follow(phase, Signal.ANSWERED_ALL if phase_of(turn) is Phase.ASKING else Signal.RECOVERED)
     if type(action) is Wait:
         pending = None if scope.sends is None else scope.sends.of(scope.run_id)
         if pending is not None:
@@ -73,6 +77,7 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
             run (outcome ``failed``).
         ModelPending: it left a send that goes on; the run has not ended.
         UnsettledError: an effect of an earlier owner must be settled first; the run has not ended.
+            ``__cause__`` is the error of a lookup that was asked.
         RunPaused: the scope said so; the run has not ended.
         NotOwnerError: another owner took the run over; it goes on there.
         asyncio.CancelledError: it was cancelled (outcome ``cancelled``).

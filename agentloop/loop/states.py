@@ -31,6 +31,8 @@ class Signal(Enum):
     """A reply with calls is stored."""
     ANSWERED_ONE = "answered_one"
     """One call has feedback, others have not."""
+    RECOVERED = "recovered"
+    """Lookups were asked; some calls are without feedback still."""
     ANSWERED_ALL = "answered_all"
     """Every call of the newest reply has feedback."""
     CLOSED = "closed"
@@ -45,6 +47,7 @@ NEXT: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
     },
     Phase.ANSWERING: {
         Signal.ANSWERED_ONE: Phase.ANSWERING,
+        Signal.RECOVERED: Phase.ANSWERING,
         Signal.ANSWERED_ALL: Phase.ASKING,
     },
     Phase.ENDED: {},

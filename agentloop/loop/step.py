@@ -16,7 +16,7 @@ from ..exchange import Entry, RunOutcome, Slot, Turn
 from ..limits import LoopLimits
 from .states import Phase
 
-__all__ = ["Action", "Answer", "Ask", "Close", "Skip", "Wait", "phase_of", "step", "verdict"]
+__all__ = ["Action", "Answer", "Ask", "Close", "Recover", "Skip", "Wait", "phase_of", "step", "verdict"]
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -46,6 +46,13 @@ class Close(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class Recover(msgspec.Struct, frozen=True):
+    """Ask the lookups of these calls of an owner that ended what became of them."""
+
+    exchange: int
+    positions: tuple[int, ...]
+
+
 class Wait(msgspec.Struct, frozen=True):
     """Do nothing: nobody knows what became of these effects of an owner that ended.
 
@@ -56,7 +63,7 @@ class Wait(msgspec.Struct, frozen=True):
     calls: tuple[int, ...]
 
 
-Action = Ask | Answer | Skip | Close | Wait
+Action = Ask | Answer | Skip | Close | Recover | Wait
 
 _WIRE_FRAME = 64
 
@@ -104,6 +111,7 @@ def step(
     sent_bytes: int = 0,
     max_request_bytes: int | None = None,
     repeatable: Container[str] = (),
+    lookups: Container[str] = (),
 ) -> Action:
     """Decide the next action of a run that has not ended.
 
@@ -111,10 +119,12 @@ def step(
         elapsed: seconds since the run began.
         sent_bytes: what the newest request was on the wire at most.
         max_request_bytes: the provider's own ceiling of it.
-        repeatable: names of tools that are declared idempotent.
+        repeatable: names of tools whose lost calls run again. lookups: of those with a lookup.
 
-    An effect that an earlier owner began and nobody has answered is settled before anything else:
-    an idempotent tool, or one the host allowed once more, runs again; the rest waits. An end that
+    An effect that an earlier owner began and nobody has answered is settled before anything else.
+    Lookups come first, so that what they find is stored even where the run must wait. When no call
+    is left of which nobody knows, what may run again does: an idempotent tool, or one that a host
+    or a lookup allowed once more. An end that
     an earlier owner began to record is recorded to the end: an attempt that failed is not made
     again, and nothing runs after a tool that crashed (R142).
 
@@ -132,7 +142,7 @@ def step(
     at = len(turn.entries) - 1
     unknown = tuple(p for p, slot in enumerate(last.slots) if slot.state == "unknown" and slot.feedback is None)
     if unknown:
-        return _again_or_wait(last, at, unknown, ledger, repeatable)
+        return _recovery(last, at, unknown, ledger, repeatable, lookups)
     kind = verdict(last)
     open_calls = tuple(p for p, slot in enumerate(last.slots) if slot.feedback is None)
     if kind != "completed":
@@ -167,9 +177,17 @@ def _end(code: str) -> Close:
     return Close("cancelled" if code == "cancelled" else "failed", code)
 
 
-def _again_or_wait(
-    last: Entry, at: int, unknown: tuple[int, ...], ledger: Ledger, repeatable: Container[str]
+def _recovery(
+    last: Entry,
+    at: int,
+    unknown: tuple[int, ...],
+    ledger: Ledger,
+    repeatable: Container[str],
+    lookups: Container[str],
 ) -> Action:
+    asked = tuple(p for p in unknown if not last.slots[p].rerun and last.slots[p].call.name in lookups)
+    if asked:
+        return Recover(at, asked)
     again = tuple(p for p in unknown if last.slots[p].rerun or last.slots[p].call.name in repeatable)
     if len(again) == len(unknown) and ledger.left("tool_calls") != 0:
         return Answer(at, again[0])

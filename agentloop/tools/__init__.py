@@ -4,7 +4,19 @@ from .arguments import ArgumentsRefused
 from .context import ToolContext
 from .function import Tool, tool
 from .policy import ToolPolicy
+from .recovery import NOT_DONE, NotDone
 from .result import clean_text, cut_result
 from .toolset import ToolSet
 
-__all__ = ["ArgumentsRefused", "Tool", "ToolContext", "ToolPolicy", "ToolSet", "clean_text", "cut_result", "tool"]
+__all__ = [
+    "ArgumentsRefused",
+    "NOT_DONE",
+    "NotDone",
+    "Tool",
+    "ToolContext",
+    "ToolPolicy",
+    "ToolSet",
+    "clean_text",
+    "cut_result",
+    "tool",
+]

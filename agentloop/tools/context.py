@@ -27,9 +27,9 @@ class ToolContext(msgspec.Struct, Generic[D], frozen=True, kw_only=True, eq=Fals
         run_id, agent: which run, and the agent's name.
         conversation: the conversation's name, None when the run belongs to none.
         tool, call_id: the tool's name and the provider's id of the call.
-        effect_id: one key for this call (run, exchange, position), the same when an idempotent tool
-            is run again: hand it on as an idempotency key (R337).
-        attempt: 1, or more for a repeated run of an idempotent tool.
+        effect_id: one key for this call (run, exchange, position), the same when the tool is run
+            again: hand it on as an idempotency key (R337). A lookup asks what became of it.
+        attempt: 1, or more for a repeated run; a lookup gets that of the execution it asks about.
     """
 
     deps: D

@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, Final, overload
+from typing import Any, Final, Literal, overload
 
 from ..admission import parse
 from ..errors import InputError, ToolDefinitionError
@@ -16,9 +16,10 @@ from ..messages import FunctionSpec, ToolResult
 from .arguments import Arguments
 from .context import ToolContext
 from .policy import ToolPolicy
+from .recovery import Lookup
 from .result import encode_result
 from .schema import admit_schema
-from .signature import read_signature, struct_schema
+from .signature import read_lookup, read_signature, struct_schema
 from .validator import compile_check
 
 __all__ = ["Call", "Tool", "check_tool_name", "tool"]
@@ -56,17 +57,31 @@ class Tool:
         kind: ``function``, or ``schema`` for one made from a JSON Schema.
         owner: where it is defined, for errors: ``module.function``, or a server's name.
         is_async: whether its function is awaited; otherwise it runs in a thread.
+        lookup_is_async: as much of its lookup; False where it has none.
     """
 
-    __slots__ = ("_arguments", "_call", "_function", "is_async", "kind", "owner", "policy", "spec")
+    __slots__ = (
+        "_arguments",
+        "_call",
+        "_function",
+        "_lookup",
+        "is_async",
+        "kind",
+        "lookup_is_async",
+        "owner",
+        "policy",
+        "spec",
+    )
 
     spec: FunctionSpec
     policy: ToolPolicy
     kind: str
     owner: str
     is_async: bool
+    lookup_is_async: bool
     _function: Callable[..., Any]
     _call: Call
+    _lookup: Call | None
     _arguments: Arguments
 
     def __init__(
@@ -78,6 +93,7 @@ class Tool:
         owner: str,
         function: Callable[..., Any],
         call: Call,
+        lookup: Call | None,
         arguments: Arguments,
     ) -> None:
         fixed = object.__setattr__
@@ -86,6 +102,8 @@ class Tool:
         fixed(self, "is_async", _is_async(function))
         fixed(self, "_function", function)
         fixed(self, "_call", call)
+        fixed(self, "_lookup", lookup)
+        fixed(self, "lookup_is_async", lookup is not None and _is_async(policy.recovery))
         fixed(self, "_arguments", arguments)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -109,6 +127,7 @@ class Tool:
             "max_output_bytes": self.policy.max_output_bytes,
             "name": self.spec.name,
             "parameters": parse(self.spec.parameters),
+            "recovery": self.policy.recovery_kind,
             "strict": self.spec.strict,
             "timeout": self.policy.timeout,
         }
@@ -131,11 +150,13 @@ class Tool:
             parameters: the schema of the arguments object, as a plain dict or JSON text. It is only
                 checked against: arguments reach ``call`` exactly as the model wrote them.
             call: sync or async; gets the arguments and a `ToolContext`.
+            policy: a lookup in it (``recovery=``) gets the same.
             owner: who defines it, for errors; by default the name of ``call``.
             strict: asks the provider to hold the schema itself.
 
         Raises:
-            ToolDefinitionError: a bad name, or ``unsupported_schema`` with the path of the keyword.
+            ToolDefinitionError: a bad name, ``unsupported_schema`` with the path of the keyword, or a
+                lookup that does not take what ``call`` does.
         """
         check_tool_name(name)
         admitted = admit_schema(name, parameters)
@@ -149,6 +170,7 @@ class Tool:
             owner=owner or _owner(call),
             function=call,
             call=call,
+            lookup=_checked_lookup(name, policy.recovery),
             arguments=Arguments(name, lambda: check, None),
         )
 
@@ -170,6 +192,16 @@ class Tool:
     def invoke(self, arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
         """Call the function: returns its value, or an awaitable when ``is_async``."""
         return self._call(arguments, context)
+
+    def look_up(self, arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        """Call the lookup: returns its value, or an awaitable when ``lookup_is_async``.
+
+        Raises:
+            InputError: it has none.
+        """
+        if self._lookup is None:
+            raise InputError(f"tool {self.spec.name!r}: expected one with a lookup, got {self.policy.recovery_kind}")
+        return self._lookup(arguments, context)
 
     def encode(self, value: object) -> ToolResult:
         """The result that a returned value stands for.
@@ -198,6 +230,7 @@ def tool(
     timeout: float | None = TOOL_TIMEOUT,
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
+    recovery: Literal["repeat", "settle"] | Lookup | None = None,
     policy: ToolPolicy | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
@@ -210,6 +243,7 @@ def tool(
     timeout: float | None = TOOL_TIMEOUT,
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
+    recovery: Literal["repeat", "settle"] | Lookup | None = None,
     policy: ToolPolicy | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, sync or async; used as ``@tool`` or ``@tool(…)``.
@@ -223,14 +257,17 @@ def tool(
     Args:
         name: by default the function's.
         description: by default the first paragraph of its docstring.
-        idempotent, timeout, errors, max_output_bytes: see `ToolPolicy`.
+        idempotent, timeout, errors, max_output_bytes, recovery: see `ToolPolicy`.
         policy: all of these at once, instead of them.
 
     Raises:
-        ToolDefinitionError: names the parameter, the schema path or the name that is wrong.
+        ToolDefinitionError: names the parameter, the schema path or the name that is wrong, also
+            of a lookup whose parameters are not the tool's.
         InputError: a policy value is outside its range, or given twice.
     """
-    own = ToolPolicy(idempotent=idempotent, timeout=timeout, errors=errors, max_output_bytes=max_output_bytes)
+    own = ToolPolicy(
+        idempotent=idempotent, timeout=timeout, errors=errors, max_output_bytes=max_output_bytes, recovery=recovery
+    )
     if policy is not None and type(policy) is not ToolPolicy:
         raise InputError(f"tool: expected policy= to be a ToolPolicy, got {type(policy).__name__}")
     if policy is not None and own != _DEFAULTS:
@@ -256,6 +293,9 @@ def _from_function(
     schema = struct_schema(known, signature.arguments)
     schema.setdefault("properties", {})
     admitted = admit_schema(known, schema)
+    lookup = None
+    if callable(policy.recovery):
+        lookup = _by_keyword(policy.recovery, read_lookup(known, policy.recovery, scope, signature))
     return Tool(
         FunctionSpec(
             name=known,
@@ -267,6 +307,7 @@ def _from_function(
         owner=_owner(fn),
         function=fn,
         call=_by_keyword(fn, signature.context),
+        lookup=lookup,
         arguments=Arguments(known, lambda: compile_check(known, admitted), signature.arguments),
     )
 
@@ -275,6 +316,18 @@ def _by_keyword(fn: Callable[..., Any], context_name: str | None) -> Call:
     if context_name is None:
         return lambda arguments, _: fn(**arguments)
     return lambda arguments, context: fn(**arguments, **{context_name: context})
+
+
+def _checked_lookup(name: str, recovery: object) -> Call | None:
+    """The lookup of a tool made from a schema."""
+    if not callable(recovery):
+        return None
+    try:
+        inspect.signature(recovery).bind({}, None)
+    except (TypeError, ValueError) as error:
+        rule = f"recovery: expected a lookup that takes the arguments and a ToolContext: {error}"
+        raise ToolDefinitionError("bad_tool", name, rule) from error
+    return recovery
 
 
 def _first_paragraph(fn: Callable[..., Any]) -> str:
@@ -287,5 +340,5 @@ def _owner(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__module__', None) or type(fn).__module__}.{name}"
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

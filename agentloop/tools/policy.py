@@ -1,11 +1,14 @@
-"""How one tool may be run: its clock, its ceiling, and which of its errors a model may read."""
+"""How one tool may be run: its clock, its ceiling, how it is recovered, and which of its errors a model may read."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
 from ..errors import InputError
 from ..limits import FEEDBACK_BYTES, TOOL_TIMEOUT, check_count, check_seconds
+from .recovery import Lookup, RecoveryKind
 
 __all__ = ["ToolPolicy"]
 
@@ -23,6 +26,12 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         errors: exception types whose message a model may read; any other exception than
             `ToolFailed` ends the run (R61, R62). A base class of the project's own errors
             declares none of those: they are declared by their own names only.
+        recovery: what happens to a call whose process died while the tool ran. ``"repeat"``: it
+            runs again with the same ``effect_id``; needs ``idempotent``, which alone states as
+            much. ``"settle"``: a host says what became of it (`Runtime.settle_call`). A function:
+            it asks the resource what became of ``ctx.effect_id``; it takes the tool's own
+            parameters, and returns what the tool would have returned, or `NOT_DONE`. None: not
+            stated; such a call waits for a host.
 
     Raises:
         InputError: a value of another type or outside its range, by name.
@@ -32,6 +41,7 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     idempotent: bool = False
     max_output_bytes: int | None = None
     errors: tuple[type[Exception], ...] = ()
+    recovery: Literal["repeat", "settle"] | Lookup | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
@@ -45,3 +55,17 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for at, kind in enumerate(self.errors):
             if not isinstance(kind, type) or not issubclass(kind, Exception):
                 raise InputError(f"ToolPolicy.errors[{at}]: expected a subclass of Exception")
+        if self.recovery is None or callable(self.recovery):
+            return
+        if self.recovery not in ("repeat", "settle"):
+            got = repr(self.recovery[:80]) if type(self.recovery) is str else type(self.recovery).__name__
+            raise InputError(f"ToolPolicy.recovery: expected None, 'repeat', 'settle' or a function, got {got}")
+        if self.recovery == "repeat" and not self.idempotent:
+            raise InputError("ToolPolicy.recovery: expected idempotent=True with 'repeat', got a tool that is not")
+
+    @property
+    def recovery_kind(self) -> RecoveryKind:
+        """How a call is recovered, as a word; ``none`` where nothing is stated."""
+        if callable(self.recovery):
+            return "lookup"
+        return self.recovery or ("repeat" if self.idempotent else "none")

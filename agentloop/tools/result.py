@@ -16,6 +16,7 @@ from ..admission.paths import path_step
 from ..errors import ToolResultError
 from ..limits import JSON_DEPTH
 from ..messages import TextContent, ToolResult
+from .recovery import NotDone
 
 __all__ = ["clean_text", "cut_result", "encode_result"]
 
@@ -49,6 +50,8 @@ def encode_result(tool: str, value: object) -> ToolResult:
         return ToolResult.ok(clean_text(value))
     if isinstance(value, ToolResult):
         raise ToolResultError(tool, f"expected a ToolResult, got its subclass {type(value).__name__}")
+    if isinstance(value, NotDone):
+        raise ToolResultError(tool, "expected a result, got NOT_DONE, which only a lookup returns")
     if isinstance(value, str):
         return ToolResult.ok(clean_text(str.__str__(value)))
     return ToolResult.ok(_json(tool, value))

@@ -22,7 +22,7 @@ import msgspec
 from ..errors import ToolDefinitionError
 from .context import ToolContext
 
-__all__ = ["Signature", "read_signature", "struct_schema"]
+__all__ = ["Signature", "read_lookup", "read_signature", "struct_schema"]
 
 _MUTABLE: Final = (list, dict, set, bytearray)
 _KEPT: Final = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUID, decimal.Decimal)
@@ -72,6 +72,25 @@ def read_signature(tool: str, function: Callable[..., Any], scope: Mapping[str, 
     except (TypeError, ValueError) as error:
         raise ToolDefinitionError("bad_tool", tool, f"its parameters cannot be a JSON object: {error}") from error
     return Signature(arguments=arguments, context=context)
+
+
+def read_lookup(tool: str, lookup: Callable[..., Any], scope: Mapping[str, Any], of: Signature) -> str | None:
+    """Hold the parameters of a lookup against those of its tool; return which one gets the `ToolContext`.
+
+    Raises:
+        ToolDefinitionError: ``bad_tool``: they have other names, or cannot be read.
+    """
+    if isinstance(lookup, type):
+        raise ToolDefinitionError("bad_tool", tool, "recovery: expected a function, got a class")
+    try:
+        own = read_signature(tool, lookup, scope)
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError("bad_tool", tool, f"recovery: {error.rule}") from error
+    expected, got = of.arguments.__struct_fields__, own.arguments.__struct_fields__
+    if set(expected) != set(got):
+        rule = f"recovery: expected the parameters ({', '.join(expected)}), got ({', '.join(got)})"
+        raise ToolDefinitionError("bad_tool", tool, rule)
+    return own.context
 
 
 def _annotation(tool: str, function: Callable[..., Any], parameter: inspect.Parameter, scope: Mapping[str, Any]) -> Any:

@@ -26,8 +26,9 @@ class ToolSet:
 
     Attributes:
         specs: what the model sees, in order.
-        digest: hex SHA-256 over each tool's schema, name, description, kind, idempotence and
-            budgets, their order, and the policy version; not over library versions (R67).
+        digest: hex SHA-256 over each tool's schema, name, description, kind, idempotence, kind of
+            recovery and budgets, their order, and the policy version; not over library versions
+            or the code of a lookup (R67).
 
     Raises:
         ToolDefinitionError: ``duplicate_tool_name`` names both owners; ``bad_tool`` for what is no
@@ -66,6 +67,10 @@ class ToolSet:
     def names(self) -> tuple[str, ...]:
         """The names, in order."""
         return tuple(self._by_name)
+
+    def unstated(self) -> tuple[str, ...]:
+        """Names of the tools that do not state how they are recovered (`ToolPolicy.recovery`), in order."""
+        return tuple(name for name, member in self._by_name.items() if member.policy.recovery_kind == "none")
 
     def get(self, name: str) -> Tool | None:
         """The tool with this name; None when there is none (a model may ask for any name, R56)."""

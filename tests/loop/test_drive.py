@@ -52,6 +52,35 @@ async def test_another_engine_may_do_what_the_driver_does_and_leave_off_anywhere
     assert all(end == ends[0] for end in ends)
 
 
+@pytest.mark.parametrize(
+    ("found", "phases"),
+    [
+        ("pong", [Phase.ASKING, Phase.ASKING, Phase.ENDED]),
+        (al.NOT_DONE, [Phase.ANSWERING, Phase.ASKING, Phase.ASKING, Phase.ENDED]),
+    ],
+)
+async def test_a_lookup_is_an_action_of_its_own(found: Any, phases: list[Phase]) -> None:
+    """(R134)"""
+
+    async def find() -> Any:
+        return found
+
+    @al.tool(name="ping", recovery=find)
+    async def again() -> str:
+        """Answer."""
+        return "pong"
+
+    stage = Stage([reply(calls=[call("ping")]), reply("done")], tools=[again])
+    scope = await stage.open()
+    await advance(scope)
+    await scope.commit(lambda book: book.start_slot(scope.turn, 0, 0, effect_id="r/0.0", at_ms=1))
+    await scope.commit(lambda book: book.lose_slots(scope.turn, at_ms=1))
+    assert [await advance(scope) for _ in phases] == phases
+    (slot,) = scope.turn.entries[0].slots
+    assert slot.feedback is not None
+    assert (slot.state, slot.feedback.text, slot.attempt) == ("done", "pong", 1 if found == "pong" else 2)
+
+
 async def test_a_driven_run_tells_its_start_and_its_end_once() -> None:
     stage = Stage([reply(calls=[call("ping")]), reply("done")], tools=[ping])
     await drive(await stage.open())

@@ -15,6 +15,7 @@ ALLOWED = {
     (Phase.ASKING, Signal.ASKED): Phase.ANSWERING,
     (Phase.ASKING, Signal.CLOSED): Phase.ENDED,
     (Phase.ANSWERING, Signal.ANSWERED_ONE): Phase.ANSWERING,
+    (Phase.ANSWERING, Signal.RECOVERED): Phase.ANSWERING,
     (Phase.ANSWERING, Signal.ANSWERED_ALL): Phase.ASKING,
 }
 

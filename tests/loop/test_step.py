@@ -14,7 +14,7 @@ from agentloop.effects import Ledger
 from agentloop.errors import InputError
 from agentloop.exchange import Entry, Turn
 from agentloop.limits import LoopLimits
-from agentloop.loop import Action, Answer, Ask, Close, Skip, Wait, step, verdict
+from agentloop.loop import Action, Answer, Ask, Close, Recover, Skip, Wait, step, verdict
 from agentloop.loop.step import _LIMITS, _WIRE_FRAME
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
 from agentloop.wire.encode import encode_request
@@ -462,6 +462,62 @@ def test_what_may_not_run_again_holds_up_what_may() -> None:
     assert act(turn) == Answer(0, 2)
     desk.run(turn, 0, 2)
     assert act(turn) == Answer(0, 1)
+
+
+def lost_calls(*names: str) -> tuple[Desk, Turn]:
+    """One call of each of these tools, all started and lost, and one more that is open."""
+    desk, turn = run_with(reply(*(call(f"c{at}", name) for at, name in enumerate((*names, "last"))), word="tool_calls"))
+    for position in range(len(names)):
+        desk.start(turn, 0, position)
+    desk.add(desk.book.lose_slots(turn, at_ms=1))
+    return desk, turn
+
+
+def test_lookups_are_asked_before_anything_waits_or_runs_again() -> None:
+    """(R134)"""
+    ways = {"repeatable": {"read"}, "lookups": {"pay", "buy"}}
+    desk, turn = lost_calls("read", "pay", "mail", "buy")
+    assert act(turn, **ways) == Recover(0, (1, 3))
+    settle(desk, turn, 1)
+    assert act(turn, **ways) == Recover(0, (3,))
+    settle(desk, turn, 3)
+    assert act(turn, **ways) == Wait((), (0, 2))
+    settle(desk, turn, 2)
+    assert act(turn, **ways) == Answer(0, 0)
+    desk.run(turn, 0, 0)
+    assert act(turn, **ways) == Answer(0, 4)
+
+
+def settle(desk: Desk, turn: Turn, position: int) -> None:
+    given_ = desk.feedback(turn, 0, position)
+    desk.add(desk.book.settle_slot(turn, 0, position, state="done", feedback=given_, author="recovery:pay", at_ms=1))
+
+
+def test_a_call_that_was_looked_up_and_not_done_runs_and_is_not_asked_for_again() -> None:
+    """(R134)"""
+    desk, turn = lost_calls("pay")
+    desk.add(desk.book.allow_rerun(turn, 0, 0, author="recovery:pay", at_ms=1))
+    assert act(turn, lookups={"pay"}) == Answer(0, 0)
+    desk.start(turn, 0, 0)
+    desk.add(desk.book.lose_slots(turn, at_ms=1))
+    assert act(turn, lookups={"pay"}) == Recover(0, (0,))  # of its second execution nobody knows
+
+
+def test_a_lookup_needs_no_budget_and_the_run_that_it_allows_does() -> None:
+    """(R102)"""
+    desk, turn = lost_calls("pay")
+    limits = LoopLimits(max_tool_calls=1)
+    assert act(turn, limits, lookups={"pay"}) == Recover(0, (0,))
+    desk.add(desk.book.allow_rerun(turn, 0, 0, author="recovery:pay", at_ms=1))
+    assert act(turn, limits, lookups={"pay"}) == Wait((), (0,))
+
+
+def test_only_what_is_unknown_and_unanswered_is_looked_up() -> None:
+    desk, turn = run_with(reply(call("a", "pay"), call("b", "pay"), word="tool_calls"))
+    assert act(turn, lookups={"pay"}) == Answer(0, 0)
+    desk.start(turn, 0, 0)
+    desk.receive(turn, 0, 0, state="unknown")  # a timeout, which the model has read
+    assert act(turn, lookups={"pay"}) == Answer(0, 1)
 
 
 def test_a_call_that_may_run_again_needs_its_budget() -> None:

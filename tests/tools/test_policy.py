@@ -37,6 +37,10 @@ def test_the_defaults_are_fifteen_seconds_and_not_idempotent() -> None:
         ("errors", (asyncio.CancelledError,)),
         ("errors", (BaseException,)),
         ("errors", ("ValueError",)),
+        ("recovery", "lookup"),
+        ("recovery", ""),
+        ("recovery", True),
+        ("recovery", 3),
     ],
 )
 def test_a_value_outside_its_range_is_refused_by_name(field: str, value: Any) -> None:
@@ -47,3 +51,30 @@ def test_a_value_outside_its_range_is_refused_by_name(field: str, value: Any) ->
 def test_no_timeout_and_a_large_output_are_allowed() -> None:
     """A member may set its own output limit (R101)."""
     assert ToolPolicy(timeout=None, max_output_bytes=50_000).timeout is None
+
+
+async def find(n: int) -> str:
+    return str(n)
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        (ToolPolicy(), "none"),
+        (ToolPolicy(idempotent=True), "repeat"),
+        (ToolPolicy(idempotent=True, recovery="repeat"), "repeat"),
+        (ToolPolicy(recovery="settle"), "settle"),
+        (ToolPolicy(idempotent=True, recovery="settle"), "settle"),
+        (ToolPolicy(recovery=find), "lookup"),
+        (ToolPolicy(idempotent=True, recovery=find), "lookup"),
+    ],
+)
+def test_how_a_call_is_recovered_is_one_word(policy: ToolPolicy, kind: str) -> None:
+    """(R129)"""
+    assert policy.recovery_kind == kind
+
+
+def test_only_an_idempotent_tool_is_recovered_by_a_second_run() -> None:
+    """(R129)"""
+    with pytest.raises(InputError, match=r"ToolPolicy\.recovery: expected idempotent=True with 'repeat'"):
+        ToolPolicy(recovery="repeat")

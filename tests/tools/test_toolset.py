@@ -155,6 +155,7 @@ CHANGES: dict[str, tuple[list[Tool], str]] = {
     "schema": ([other_schema(), member("b")], "v"),
     "description": ([member("a", description="x"), member("b")], "v"),
     "idempotence": ([member("a", idempotent=True), member("b")], "v"),
+    "recovery": ([member("a", recovery="settle"), member("b")], "v"),
     "timeout": ([member("a", timeout=3), member("b")], "v"),
     "output budget": ([member("a", max_output_bytes=500), member("b")], "v"),
     "kind": (
@@ -183,6 +184,42 @@ def test_the_digest_covers_neither_the_function_nor_the_declared_errors() -> Non
         policy=ToolPolicy(errors=(KeyError,)),
     )
     assert ToolSet([plain]).digest == ToolSet([other]).digest
+
+
+def test_the_digest_covers_the_kind_of_recovery_and_not_the_code_of_a_lookup() -> None:
+    """(R67, R69)"""
+
+    def find(a: int) -> int:
+        return a
+
+    def look(a: int) -> None:
+        return None
+
+    digests = [
+        ToolSet([member("a", **options)]).digest
+        for options in (
+            {"idempotent": True, "recovery": "settle"},
+            {"idempotent": True},
+            {"idempotent": True, "recovery": find},
+        )
+    ]
+    assert len(set(digests)) == 3
+    assert ToolSet([member("a", idempotent=True, recovery="repeat")]).digest == digests[1]
+    assert ToolSet([member("a", idempotent=True, recovery=look)]).digest == digests[2]
+
+
+def test_a_set_names_the_tools_that_do_not_state_how_they_are_recovered() -> None:
+    """(R129)"""
+
+    def find(a: int) -> int:
+        return a
+
+    tools = ToolSet(
+        [member("d"), member("a", idempotent=True), member("b", recovery="settle"), member("c", recovery=find)]
+    )
+    assert tools.unstated() == ("d",)
+    assert ToolSet([*tools, member("e")]).unstated() == ("d", "e")
+    assert ToolSet().unstated() == ()
 
 
 def test_representations_name_the_tools() -> None:

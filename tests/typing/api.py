@@ -29,7 +29,26 @@ def count(words: list[str]) -> int:
     return len(words)
 
 
+async def find_payment(amount: int, ctx: al.ToolContext[Notes]) -> str | al.NotDone:
+    """What became of a payment."""
+    found = await ctx.deps.read(ctx.effect_id)
+    return found or al.NOT_DONE
+
+
+@al.tool(recovery=find_payment)
+async def pay(amount: int, ctx: al.ToolContext[Notes]) -> str:
+    """Pay."""
+    return await ctx.deps.read(ctx.effect_id)
+
+
+@al.tool(recovery="settle")
+def mail(text: str) -> str:
+    """Send a mail."""
+    return text
+
+
 assert_type(read_note, al.Tool)
+assert_type(al.ToolSet([pay, mail]).unstated(), tuple[str, ...])
 assert_type(count, al.Tool)
 
 assistant = al.Agent(
@@ -88,6 +107,23 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             return event.outcome
         case _:
             assert_never(event)
+
+
+async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:
+    assert_type(await runtime.resume("r1", assistant, input="hello", deps=Notes()), al.RunResult)
+    point = await runtime.checkpoint("r1")
+    match point:
+        case al.PreparedPoint():
+            return assert_type(point.catalogue_digest, str)
+        case al.ModelPoint():
+            return assert_type(point.request.digest, str)
+        case al.ToolsPoint():
+            assert_type(point.effects, tuple[al.ToolClaim, ...])
+            return point.attempt_id
+        case al.CompletedPoint():
+            return assert_type(point.attempt_id, str | None)
+        case _:
+            assert_never(point)
 
 
 def every_output_item_can_be_told_apart(reply: al.ModelReply) -> list[str]:

@@ -17,6 +17,7 @@ from ...exchange import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    checkpoint_in,
 )
 from ...messages import SystemMessage, TextContent, TextPart, UserMessage
 from ...persistence import RunRow
@@ -72,6 +73,11 @@ def run_view(row: RunRow, facts: list[Fact]) -> RunView:
         except (LookupError, StopIteration):
             rule = "expected a fact that fits those before it"
             raise RestoreError("bad_record", f"run {row.run_id!r}, fact {at}", rule) from None
+    if view.kind != "branch":
+        try:
+            view.checkpoint = checkpoint_in(facts)
+        except LookupError:
+            raise RestoreError("bad_record", f"run {row.run_id!r}", "expected facts that fit together") from None
     _time(view)
     if view.ended_at_ms is None:
         view.state = "unfinished" if row.lease is None else "running"

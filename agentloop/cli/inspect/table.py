@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from ...exchange import Checkpoint, CompletedPoint, ModelPoint, PreparedPoint, ToolsPoint
 from .views import AttemptView, CallView, RunView, StoreView
 from .words import clean, clock, counted, duration, size, tokens
 
@@ -126,6 +127,7 @@ def _facts(run: RunView, style: Style) -> Iterator[str]:
         ("took", duration(run.duration_ms)),
         ("calls", f"{counted(run.model_calls, 'model call')}, {counted(run.tool_calls, 'tool execution')}"),
         ("tokens", tokens(run.usage)),
+        ("checkpoint", run.checkpoint and _point(run.checkpoint)),
         ("stored", f"{counted(run.facts, 'fact')}, {size(run.bytes)}"),
         ("owner", run.owner and f"{run.owner} for {run.owned_for_seconds:g} s"),
         ("redacted by", run.author),
@@ -133,6 +135,19 @@ def _facts(run: RunView, style: Style) -> Iterator[str]:
     for name, value in told:
         if value:
             yield f"  {style(name.ljust(13), 'dim')}{_cell(value, longest=200)}"
+
+
+def _point(point: Checkpoint) -> str:
+    if type(point) is PreparedPoint:
+        return f"prepared: origin {point.origin_id}"
+    if type(point) is ModelPoint:
+        answers = counted(point.feedback, "answer")
+        return f"model-waiting: model call {point.call_sequence}, attempt {point.attempt_id}, {answers} stored"
+    if type(point) is CompletedPoint:
+        return f"completed: {point.outcome}, exchanges {point.digest[:16]}"
+    assert type(point) is ToolsPoint
+    place = f"tools: exchange {point.exchange}, {counted(len(point.feedback), 'answer')} stored"
+    return place if point.cursor is None else f"{place}, at call {point.exchange}.{point.cursor}"
 
 
 def _run_row(run: RunView) -> list[str]:

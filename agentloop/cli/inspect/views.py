@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from ...exchange import Checkpoint
 from ...messages import Usage
 
 __all__ = [
@@ -112,6 +113,7 @@ class RunView(View):
         kind: ``run``; ``branch``: where a conversation begins at another's exchange; ``redacted``:
             a run whose texts were removed.
         state: how it ended; ``running`` while somebody owns it, ``unfinished`` where nobody does.
+        checkpoint: where it is, with the evidence; None for a branch.
         continues: the exchange that it follows, as "origin.index".
         source: for a branch, the conversation that it comes from.
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
@@ -125,6 +127,7 @@ class RunView(View):
     agent: str = ""
     state: str = "unfinished"
     reason: str | None = None
+    checkpoint: Checkpoint | None = None
     opened_at_ms: int = 0
     ended_at_ms: int | None = None
     duration_ms: int | None = None

@@ -129,7 +129,29 @@ def test_a_run_is_a_timeline_with_sizes_and_usage(
     ):
         assert words in out
     assert "no end" in inspect(capsys, str(path), "--run", "sending")
+    assert "checkpoint   completed: completed, exchanges " in out
     assert "redacted by  Ada" in inspect(capsys, str(path), "--run", "hidden")
+
+
+def test_a_run_says_which_point_it_is_at(capsys: pytest.CaptureFixture[str], path: Path, runs: dict[str, str]) -> None:
+    """(R133, R134)"""
+
+    def point(ref: str) -> str:
+        lines = inspect(capsys, str(path), "--run", ref).splitlines()
+        return next((line.partition("checkpoint")[2].strip() for line in lines if "checkpoint" in line), "")
+
+    assert point("sending") == "model-waiting: model call 1, attempt attempt-s, 0 answers stored"
+    assert point("calling") == "tools: exchange 0, 0 answers stored, at call 0.0"
+    assert point("failing").startswith("completed: failed, exchanges ")
+    assert point("hidden").startswith("completed: completed, exchanges ")
+    assert point(runs["branched"]).startswith("completed: completed")
+    view = json.loads(inspect(capsys, str(path), "--json"))
+    points = {run["run_id"]: run["checkpoint"] for run in view["runs"] if run["kind"] != "branch"}
+    assert [run["checkpoint"] for run in view["runs"] if run["kind"] == "branch"] == [None]
+    claim = {"position": 0, "effect_id": "calling/0.0", "state": "started"}
+    waiting, tools = points["sending"], points["calling"]
+    assert (waiting["point"], waiting["attempt_id"], waiting["feedback"]) == ("model-waiting", "attempt-s", 0)
+    assert (tools["point"], tools["cursor"], tools["effects"], tools["feedback"]) == ("tools", 0, [claim], [])
 
 
 # -- JSON
