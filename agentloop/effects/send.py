@@ -6,9 +6,12 @@ Nothing here repeats a send, and nothing of a failed one reaches a fact but that
 
 from __future__ import annotations
 
+import math
 import sys
 
-from ..errors import AgentLoopError, LimitExceeded, StreamRefused
+from msgspec import UNSET, UnsetType
+
+from ..errors import AgentLoopError, HTTPStatusError, LimitExceeded, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
 from ..exchange import RequestRef
 from ..messages import ModelReply, ModelRequest, Usage
@@ -195,16 +198,19 @@ async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException
     processed = attempt.sending
     if known and not attempt.opened:
         processed = error.may_have_been_processed  # type: ignore[attr-defined]
+    status, retry_after = _answered(error) if attempt.sending and not attempt.opened else (UNSET, UNSET)
     receipt = scope.receipt(attempt.attempt_id)
     try:
         if scope.store.fault is None and not (paused and processed):  # a stopped store is settled by reloading it
             await scope.commit(
                 lambda book: book.fail_send(
                     receipt,
-                    abandoned=not known,
+                    abandoned=not (known and attempt.sending),  # before that only a sink can fail
                     code=code,
                     may_have_been_processed=processed,
                     usage=attempt.usage,
+                    status=status,
+                    retry_after=retry_after,
                 )
             )
     finally:
@@ -218,6 +224,16 @@ async def _fail(scope: Scope, attempt: _Attempt, call: int, error: BaseException
             usage=attempt.usage,
             duration_ms=_ms(scope, began),
         )
+
+
+def _answered(error: BaseException) -> tuple[int | UnsetType, float | UnsetType]:
+    """What the server answered in place of a stream: the status, and the seconds it asked to wait."""
+    if not isinstance(error, HTTPStatusError):
+        return UNSET, UNSET
+    seconds = error.retry_after
+    if seconds is None or not 0 <= seconds < math.inf:  # of any provider, so not checked before
+        return error.status, UNSET
+    return error.status, float(seconds)
 
 
 def _tell_rejected(scope: Scope, error: LimitExceeded) -> None:

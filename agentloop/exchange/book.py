@@ -9,6 +9,8 @@ Cost: each step is proportional to what it adds.
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
 from ..errors import ConflictError, HistoryError, StaleHeadError
 from ..messages import FunctionSpec, ModelOptions, ModelReply, SystemMessage, ToolFeedback, Usage, UserMessage
 from .encoding import origin_digest, sorted_bytes
@@ -181,8 +183,10 @@ class Book(Recovery):
         code: str,
         may_have_been_processed: bool,
         usage: Usage | None = None,
+        status: int | UnsetType = UNSET,
+        retry_after: float | UnsetType = UNSET,
     ) -> tuple[Fact, ...]:
-        """End an attempt without a reply.
+        """End an attempt without a reply; `SendEnded` has what the fields mean.
 
         Raises:
             ConflictError: no such attempt is under way.
@@ -197,6 +201,8 @@ class Book(Recovery):
             code=code,
             may_have_been_processed=may_have_been_processed,
             usage=usage,
+            status=status,
+            retry_after=retry_after,
         )
         return (ended,)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ..messages import (
     FunctionSpec,
@@ -123,6 +124,8 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
         may_have_been_processed: whether the server may have worked on it.
         usage: tokens as reported; None is unknown, never zero.
         author: who settled an attempt that nobody knows the outcome of; None where it is reported.
+        status: the HTTP status that answered in place of a stream; not in the record where there was none.
+        retry_after: seconds to wait, as the server asked with it; not in the record where it did not.
     """
 
     attempt_id: str
@@ -131,6 +134,8 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
     may_have_been_processed: bool = True
     usage: Usage | None = None
     author: str | None = None
+    status: int | UnsetType = UNSET
+    retry_after: float | UnsetType = UNSET
 
 
 class ReplyTaken(_Fact, frozen=True, tag="reply_taken"):

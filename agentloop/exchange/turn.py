@@ -73,6 +73,7 @@ class Turn:
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
         ended: the end of the newest attempt, until its reply is taken in or the next one starts.
+        refused: ends of the attempts since the newest reply that failed with a typed error of the provider.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
         redacted: what is left of a run whose texts were removed; it has no entries then.
     """
@@ -91,6 +92,7 @@ class Turn:
         "origin_size",
         "past",
         "redacted",
+        "refused",
         "sends",
         "size",
         "tool_calls",
@@ -107,6 +109,7 @@ class Turn:
         self.claims: set[str] = set()
         self.sends: dict[str, SendStarted] = {}
         self.ended: SendEnded | None = None
+        self.refused: tuple[SendEnded, ...] = ()
         self.unknown_sends: list[str] = []
         self.model_calls = 0
         self.tool_calls = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from hypothesis import strategies as st
 
 from agentloop.exchange import (
@@ -151,6 +152,15 @@ GOLDEN: Final[dict[str, Fact]] = {
         may_have_been_processed=False,
         author="Ada",
     ),
+    "send_ended_refused": SendEnded(
+        run_id="run-1",
+        attempt_id="attempt-3",
+        outcome="failed",
+        code="http_status",
+        may_have_been_processed=False,
+        status=429,
+        retry_after=1.5,
+    ),
     "send_started": SendStarted(
         run_id="run-1",
         attempt_id="attempt-1",
@@ -224,6 +234,8 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         may_have_been_processed=st.booleans(),
         usage=st.none() | usages,
         author=_words,
+        status=st.just(msgspec.UNSET) | st.integers(300, 599),
+        retry_after=st.just(msgspec.UNSET) | st.floats(0, allow_infinity=False),
     ),
     st.builds(ReplyTaken, run_id=_ids, origin_id=_ids, index=counts, attempt_id=_ids, reply=replies),
     st.builds(
