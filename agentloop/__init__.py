@@ -32,6 +32,7 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
+from .effects import ResendPolicy
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -181,6 +182,7 @@ __all__ = [
     "Recorder",
     "ReplayProvider",
     "RequestRejected",
+    "ResendPolicy",
     "ResponseFormat",
     "RestoreError",
     "Run",

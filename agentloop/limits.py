@@ -28,10 +28,14 @@ __all__ = [
     "LoopLimits",
     "MAX_MODEL_CALLS",
     "MAX_MODEL_CALLS_CEILING",
+    "MAX_RESENDS",
+    "MAX_RESENDS_CEILING",
     "MAX_TOOLS",
     "MODEL_END_SECONDS",
     "REPLY_BYTES",
     "REQUEST_BYTES",
+    "RESEND_DELAY",
+    "RESEND_MAX_DELAY",
     "RESPONSE_BYTES",
     "SAFE_INTEGER",
     "STORE_EXCHANGES",
@@ -70,6 +74,12 @@ EVENT_BYTES: Final = 1024 * 1024
 TOTAL_TIMEOUT: Final = 60.0
 FIRST_EVENT_TIMEOUT: Final = None
 IDLE_TIMEOUT: Final = 30.0
+
+# sending once more, where a host asks for it
+MAX_RESENDS: Final = 2
+MAX_RESENDS_CEILING: Final = 100
+RESEND_DELAY: Final = 0.5
+RESEND_MAX_DELAY: Final = 60.0
 
 # memory store, or one loaded conversation
 STORE_ORIGINS: Final = 10_000

@@ -1,14 +1,17 @@
-"""The two effects of a run, send a request and run a tool, and the ledger both debit."""
+"""The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
 from .execution import answer_call, has_room, skip_calls
 from .ledger import Ledger, Resource
+from .resend import Place, ResendPolicy
 from .scope import Scope, deliver_cancel, settle
 from .send import Rejected, measure, send
 from .tool_call import ToolOutcome, ToolThreads, execute
 
 __all__ = [
     "Ledger",
+    "Place",
     "Rejected",
+    "ResendPolicy",
     "Resource",
     "Scope",
     "ToolOutcome",
