@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
@@ -67,14 +67,15 @@ class LiveRun:
         closed: whether its end is a fact; it may have left off without one.
         kept: whether it is left unfinished, to be resumed, when the runtime closes.
         pause: set when it shall stop at the next step and stay unfinished.
+        resting: whether it waits between two effects.
     """
 
-    __slots__ = ("anonymous", "closed", "feed", "holds", "kept", "pause", "ref", "started", "stop", "task")
+    __slots__ = ("anonymous", "closed", "feed", "holds", "kept", "pause", "ref", "resting", "started", "stop", "task")
 
     def __init__(self, ref: str, feed: Feed, *, anonymous: bool) -> None:
         self.ref, self.feed, self.anonymous = ref, feed, anonymous
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
-        self.closed = self.kept = self.pause = False
+        self.closed = self.kept = self.pause = self.resting = False
         self.started = False
         self.stop = False  # cancelled before its first step, where a task would not run at all
         self.task: asyncio.Task[RunResult] | None = None
@@ -113,6 +114,20 @@ class LiveRun:
         self.holds -= 1
         if not self.holds:
             await self.cancel()
+
+    async def rest(self, sleep: Awaitable[None]) -> None:
+        """Wait between two effects: a pause need not wait for the end of it."""
+        self.resting = True
+        try:
+            await sleep
+        finally:
+            self.resting = False
+
+    def request_pause(self) -> None:
+        """Have the run stop at its next step, without waiting."""
+        self.pause = True
+        if self.resting:
+            self.request_stop()
 
     def request_stop(self) -> None:
         """Cancel the run, without waiting. Harmless after the end."""
