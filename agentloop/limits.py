@@ -151,7 +151,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Ceilings of one run. Reaching one is an outcome (``limit_reached``), not an exception.
 
     Attributes:
-        max_model_calls: model calls a run, 1 to ``ceiling``.
+        max_model_calls: model calls a run, each attempt counted, 1 to ``ceiling``.
         max_tool_calls: started tool calls a run, 0 and up; None is no limit.
         max_tokens: sum of the reported total tokens of a run's calls; the call that crosses it
             still counts, the next one is not made. None is no limit.

@@ -378,7 +378,6 @@ async def test_closing_ends_the_wait_of_a_run_of_this_process() -> None:
 async def test_closing_ends_the_wait_of_a_kept_run_at_once_and_leaves_it_unfinished(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """(R143)"""
     ground, nap = Ground(tmp_path / "store.db" if kind == "sqlite" else None), Endless()
     async with ground.runtime(ScriptedProvider([too_many()]), resend=al.ResendPolicy(), sleep=nap) as runtime:
         ref = await runtime.submit(AGENT, "go", run_id="r")
