@@ -22,14 +22,15 @@ async def advance(scope: Scope) -> Phase:
     """Read the facts, do the next durable action, return where the run is then.
 
     Engine-free: the embedded driver calls it in a loop, and another engine may as well. A limit
-    ends the run with an outcome; see `drive` for what is raised.
+    ends the run with an outcome; see `drive` for what is raised. What a host's policy has sent once
+    more is waited for first.
     """
     turn = scope.turn
     phase = phase_of(turn)
     if phase is Phase.ENDED:
         return phase
     if phase is Phase.ANSWERING and not scope.sent_bytes:
-        measure(scope)  # of a request that an earlier owner sent
+        measure(scope)  # of a request that an earlier owner sent, or a fallback
     action = _next(scope)
     if type(action) is Resend:
         await _rest(scope, action)
