@@ -32,6 +32,7 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
+from .effects import ResendPolicy
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -73,6 +74,7 @@ from .events import (
     ProcessEvent,
     ReasoningPreview,
     RequestRejected,
+    ResendScheduled,
     RunEnded,
     RunEvent,
     RunStarted,
@@ -183,6 +185,8 @@ __all__ = [
     "Recorder",
     "ReplayProvider",
     "RequestRejected",
+    "ResendPolicy",
+    "ResendScheduled",
     "ResponseFormat",
     "RestoreError",
     "Run",

@@ -104,6 +104,7 @@ class Turn:
         sends: attempts that have started and not ended.
         sent_at_ms: when the newest attempt was claimed, 0 before the first.
         ended: the end of the newest attempt, until its reply is taken in or the next one starts.
+        refused: ends of the attempts since the newest reply that failed with a typed error of the provider.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
         redacted: what is left of a run whose texts were removed; it has no entries then.
     """
@@ -122,6 +123,7 @@ class Turn:
         "origin_size",
         "past",
         "redacted",
+        "refused",
         "sends",
         "sent_at_ms",
         "size",
@@ -140,6 +142,7 @@ class Turn:
         self.sends: dict[str, SendStarted] = {}
         self.sent_at_ms = 0
         self.ended: SendEnded | None = None
+        self.refused: tuple[SendEnded, ...] = ()
         self.unknown_sends: list[str] = []
         self.model_calls = 0
         self.tool_calls = 0

@@ -2,7 +2,7 @@
 
 from .drive import advance, close, drive
 from .states import NEXT, Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Skip, Wait, phase_of, step, verdict
+from .step import Action, Answer, Ask, Close, Resend, Skip, Wait, phase_of, step, verdict
 
 __all__ = [
     "Action",
@@ -11,6 +11,7 @@ __all__ = [
     "Close",
     "NEXT",
     "Phase",
+    "Resend",
     "Signal",
     "Skip",
     "Wait",

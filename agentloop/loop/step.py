@@ -11,16 +11,30 @@ from typing import Final
 
 import msgspec
 
-from ..effects import Ledger, has_room
-from ..exchange import Entry, RunOutcome, Slot, Turn
+from ..effects import Ledger, ResendPolicy, has_room
+from ..exchange import Entry, RunOutcome, SendEnded, Slot, Turn
 from ..limits import LoopLimits
 from .states import Phase
 
-__all__ = ["Action", "Answer", "Ask", "Close", "Skip", "Wait", "phase_of", "step", "verdict"]
+__all__ = ["Action", "Answer", "Ask", "Close", "Resend", "Skip", "Wait", "phase_of", "step", "verdict"]
 
 
 class Ask(msgspec.Struct, frozen=True):
     """Make the next model call."""
+
+
+class Resend(msgspec.Struct, frozen=True):
+    """Make the model call once more, after a wait; a server refused it without processing it.
+
+    Attributes:
+        attempt_id: the attempt that was refused. code: its error's.
+        at_least, at_most: seconds to wait; where they differ, at random between them.
+    """
+
+    attempt_id: str
+    code: str
+    at_least: float
+    at_most: float
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -56,7 +70,7 @@ class Wait(msgspec.Struct, frozen=True):
     calls: tuple[int, ...]
 
 
-Action = Ask | Answer | Skip | Close | Wait
+Action = Ask | Resend | Answer | Skip | Close | Wait
 
 _WIRE_FRAME = 64
 
@@ -104,6 +118,7 @@ def step(
     sent_bytes: int = 0,
     max_request_bytes: int | None = None,
     repeatable: Container[str] = (),
+    resend: ResendPolicy | None = None,
 ) -> Action:
     """Decide the next action of a run that has not ended.
 
@@ -112,11 +127,13 @@ def step(
         sent_bytes: what the newest request was on the wire at most.
         max_request_bytes: the provider's own ceiling of it.
         repeatable: names of tools that are declared idempotent.
+        resend: what the host decided about a request that was refused without being processed.
 
     An effect that an earlier owner began and nobody has answered is settled before anything else:
     an idempotent tool, or one the host allowed once more, runs again; the rest waits. An end that
     an earlier owner began to record is recorded to the end: an attempt that failed is not made
-    again, and nothing runs after a tool that crashed (R142).
+    again, unless ``resend`` and what is left of the budget allow it, and nothing runs after a tool
+    that crashed (R142).
 
     A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
     answer unread skips the calls of the reply, so no effect is made in vain. What a reply's words
@@ -126,7 +143,7 @@ def step(
     if turn.sends:
         return Wait(tuple(turn.sends), ())
     if turn.ended is not None and turn.ended.author is None and turn.ended.code != "paused":
-        return _end(turn.ended.code or "abandoned")
+        return _resend(turn, turn.ended, ledger, limits, elapsed, resend) or _end(turn.ended.code or "abandoned")
     if last is None:
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
@@ -152,6 +169,16 @@ def step(
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
     return Answer(at, open_calls[0])
+
+
+def _resend(
+    turn: Turn, ended: SendEnded, ledger: Ledger, limits: LoopLimits, elapsed: float, policy: ResendPolicy | None
+) -> Resend | None:
+    """Whether the attempt that ended so is followed by another one."""
+    if policy is None or not policy.allows(ended) or _limit_of_asking(ledger, limits, elapsed) is not None:
+        return None
+    place = policy.place(turn.refused)
+    return None if place is None else Resend(ended.attempt_id, ended.code or "", *policy.wait(ended, place))
 
 
 def _ending_of(slot: Slot) -> str | None:
