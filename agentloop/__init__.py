@@ -33,6 +33,7 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
+from .effects import ResendPolicy
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -74,6 +75,7 @@ from .events import (
     ProcessEvent,
     ReasoningPreview,
     RequestRejected,
+    ResendScheduled,
     RunEnded,
     RunEvent,
     RunStarted,
@@ -199,6 +201,8 @@ __all__ = [
     "Recorder",
     "ReplayProvider",
     "RequestRejected",
+    "ResendPolicy",
+    "ResendScheduled",
     "ResponseFormat",
     "RestoreError",
     "Run",

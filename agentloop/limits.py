@@ -28,10 +28,14 @@ __all__ = [
     "LoopLimits",
     "MAX_MODEL_CALLS",
     "MAX_MODEL_CALLS_CEILING",
+    "MAX_RESENDS",
+    "MAX_RESENDS_CEILING",
     "MAX_TOOLS",
     "MODEL_END_SECONDS",
     "REPLY_BYTES",
     "REQUEST_BYTES",
+    "RESEND_DELAY",
+    "RESEND_MAX_DELAY",
     "RESPONSE_BYTES",
     "SAFE_INTEGER",
     "SETTLE_SECONDS",
@@ -72,6 +76,12 @@ EVENT_BYTES: Final = 1024 * 1024
 TOTAL_TIMEOUT: Final = 60.0
 FIRST_EVENT_TIMEOUT: Final = None
 IDLE_TIMEOUT: Final = 30.0
+
+# sending once more, where a host asks for it
+MAX_RESENDS: Final = 2
+MAX_RESENDS_CEILING: Final = 100
+RESEND_DELAY: Final = 0.5
+RESEND_MAX_DELAY: Final = 60.0
 
 # memory store, or one loaded conversation
 STORE_ORIGINS: Final = 10_000
@@ -147,7 +157,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Ceilings of one run. Reaching one is an outcome (``limit_reached``), not an exception.
 
     Attributes:
-        max_model_calls: model calls a run, 1 to ``ceiling``.
+        max_model_calls: model calls a run, each attempt counted, 1 to ``ceiling``.
         max_tool_calls: started tool calls a run, 0 and up; None is no limit.
         max_tokens: sum of the reported total tokens of a run's calls; the call that crosses it
             still counts, the next one is not made. None is no limit.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -20,7 +21,7 @@ from typing import Any, Self, TypeVar, Unpack
 from .agent import Agent
 from .basis import check_agent, check_input
 from .conversations import Conversations
-from .effects import Ledger, Scope, Sends, ToolThreads, settle
+from .effects import Ledger, ResendPolicy, Scope, Sends, ToolThreads, settle
 from .errors import (
     AgentLoopError,
     ConflictError,
@@ -76,11 +77,14 @@ class Runtime(Conversations):
         provider: what sends; closed with the runtime.
         store: None keeps facts in this process's memory; a path in a SQLite file, made when it is
             not there; ``postgresql://…`` in a database (extra ``postgres``).
+        resend: whether a request that was refused without being processed is sent once more; None
+            is never (`ResendPolicy`). Its fallbacks are closed with the runtime.
         observers: watch every event of every run, isolated and bounded (`Observer`).
         settle_seconds: how long closing waits for sends that live apart from their callers.
         lease_seconds: how long nobody may take up the runs of a process that died, on a durable
             store. Those of a living one are renewed three times as often.
-        new_id, clock, now_ms: sources of unique ids, monotonic seconds and wall milliseconds.
+        new_id, clock, now_ms, sleep, random: sources of unique ids, monotonic seconds and wall
+            milliseconds; what waits for seconds; source of numbers from 0 to 1.
 
     Use it as ``async with``, in one event loop. On a durable store, several processes may use the
     same one; each run has one owner at a time, and a run that was submitted is left unfinished when
@@ -95,12 +99,15 @@ class Runtime(Conversations):
         *,
         store: str | os.PathLike[str] | Backend | None = None,
         observers: Sequence[Observer] = (),
+        resend: ResendPolicy | None = None,
         limits: BookLimits | None = None,
         settle_seconds: float = SETTLE_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
         new_id: Callable[[], str] = _new_id,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = wall_ms,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = random.random,
     ) -> None:
         if not isinstance(provider, Provider):
             raise InputError(f"Runtime.provider: expected a Provider, got {type(provider).__name__}")
@@ -110,9 +117,11 @@ class Runtime(Conversations):
             raise InputError(f"Runtime.observers: expected a list of observers, got {type(observers).__name__}")
         for at, observer in enumerate(observers):
             require_observer(f"Runtime.observers[{at}]", observer)
+        if resend is not None and type(resend) is not ResendPolicy:
+            raise InputError(f"Runtime.resend: expected a ResendPolicy, got {type(resend).__name__}")
         check_seconds("Runtime.settle_seconds", settle_seconds)
         check_seconds("Runtime.lease_seconds", lease_seconds)
-        self._provider = provider
+        self._provider, self._resend = provider, resend
         self._mint = ReceiptMint()
         self._owner = _new_id()
         book = Book(self._mint, limits=limits or BookLimits())
@@ -123,6 +132,7 @@ class Runtime(Conversations):
         self._observe = tuple(observers)
         self._observers: ObserverHub | None = None
         self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
+        self._sleep, self._random = sleep, random
         self._runs: dict[str, LiveRun] = {}
         self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled
         self._ended_runs: deque[LiveRun] = deque()
@@ -185,7 +195,8 @@ class Runtime(Conversations):
 
     async def _close(self) -> None:
         async with AsyncExitStack() as stack:  # last in, first out
-            stack.push_async_callback(self._provider.aclose)
+            for provider in (self._provider, *(() if self._resend is None else self._resend.fallbacks)):
+                stack.push_async_callback(provider.aclose)
             stack.push_async_callback(self._store.close)
             if self._observers is not None:
                 stack.push_async_callback(self._observers.close, CLOSE_SECONDS)
@@ -201,7 +212,7 @@ class Runtime(Conversations):
         """Stop the runs, and only then what they wait for: own sends settle before the store closes (R143)."""
         for live in self._runs.values():
             if live.kept:
-                live.pause = True
+                live.request_pause()
             else:
                 live.request_stop()
         settling = asyncio.get_running_loop().create_task(self._sends.settle(self._settle_seconds))
@@ -650,6 +661,9 @@ class Runtime(Conversations):
             clock=self._clock,
             now_ms=self._now_ms,
             reasoning=options.get("reasoning", False),
+            resend=self._resend,
+            sleep=lambda seconds: live.rest(self._sleep(seconds)),
+            random=self._random,
         )
 
     async def _drive(self, scope: Scope, live: LiveRun) -> RunResult:

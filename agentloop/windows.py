@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
@@ -76,6 +76,7 @@ class LiveRun:
         kept: whether it is left unfinished, to be resumed, when the runtime closes.
         left: set when its caller has gone while a send goes on.
         pause: set when it shall stop at the next step and stay unfinished.
+        resting: whether it waits between two effects.
         sends: where its sends go on without its caller; None where they end with it.
     """
 
@@ -89,6 +90,7 @@ class LiveRun:
         "left",
         "pause",
         "ref",
+        "resting",
         "sends",
         "started",
         "stop",
@@ -98,7 +100,7 @@ class LiveRun:
     def __init__(self, ref: str, feed: Feed, *, anonymous: bool) -> None:
         self.ref, self.feed, self.anonymous = ref, feed, anonymous
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
-        self.closed = self.kept = self.pause = self.left = False
+        self.closed = self.kept = self.pause = self.left = self.resting = False
         self.driving = True
         self.sends: Sends | None = None
         self.started = False
@@ -151,6 +153,20 @@ class LiveRun:
             return None
         error = self.task.exception()
         return error if isinstance(error, ModelPending) else None
+
+    async def rest(self, sleep: Awaitable[None]) -> None:
+        """Wait between two effects: a pause need not wait for the end of it."""
+        self.resting = True
+        try:
+            await sleep
+        finally:
+            self.resting = False
+
+    def request_pause(self) -> None:
+        """Have the run stop at its next step, without waiting."""
+        self.pause = True
+        if self.resting:
+            self.request_stop()
 
     def request_stop(self) -> None:
         """Cancel the run, without waiting. Harmless after the end."""

@@ -32,15 +32,18 @@ __all__ = [
 ]
 
 NEXT: Final[dict[str, dict[str, str]]] = {
-    # RunStarted  (<model call>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
+    # RunStarted  (<asking>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
+    # <asking>:  <model call>  (ResendScheduled  <model call>)*
     "new": {"run.started": "idle"},
     "idle": {
         "model.start": "calling",
         "runtime.rejected": "idle",
+        "resend.scheduled": "waiting",
         "tool.started": "tool",
         "tool.skipped": "idle",
         "run.ended": "over",
     },
+    "waiting": {"model.start": "calling", "runtime.rejected": "idle", "run.ended": "over"},
     # ModelStart  (TextPreview | ReasoningPreview)*  [ModelParsed]  ModelEnd
     "calling": {
         "model.output": "calling",
@@ -53,6 +56,9 @@ NEXT: Final[dict[str, dict[str, str]]] = {
     "over": {},
 }
 """The order that the docstrings of `agentloop.events` write down, as a table of its own."""
+
+
+_OF_ATTEMPT: Final = (al.TextPreview, al.ReasoningPreview, al.ModelParsed, al.ModelEnd, al.ResendScheduled)
 
 
 def check_order(events: Sequence[al.Event]) -> None:
@@ -69,7 +75,7 @@ def check_order(events: Sequence[al.Event]) -> None:
     for event in events:
         if isinstance(event, al.ModelStart):
             attempt = event.attempt_id
-        elif isinstance(event, (al.TextPreview, al.ReasoningPreview, al.ModelParsed, al.ModelEnd)):
+        elif isinstance(event, _OF_ATTEMPT):
             assert event.attempt_id == attempt == event.invocation_id
     starts = [event.call_sequence for event in events if isinstance(event, al.ModelStart)]
     assert starts == list(range(1, len(starts) + 1))

@@ -160,6 +160,33 @@ async def test_a_run_can_be_cancelled_at_every_await_of_it(slow: bool, with_sink
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["memory", "slow medium"])
+async def test_a_run_that_sends_once_more_can_be_cancelled_at_every_await_of_it(slow: bool) -> None:
+    """(R62, R80)"""
+    busy = al.HTTPStatusError("HTTP 429", status=429, retry_after=1.0)
+    outcomes: list[str] = []
+    suspensions = 1
+    while suspensions > len(outcomes):
+        first = ScriptedProvider([busy, busy])
+        policy = al.ResendPolicy(max_resends=1, fallbacks=(ScriptedProvider([reply("done")]),))
+        options: dict[str, Any] = {"resend": policy, "sleep": lambda seconds: asyncio.sleep(0)}
+        async with on_backend(SlowBackend() if slow else None, first, **options) as runtime:
+            with stepping(len(outcomes) + 1) as steppers:
+                ref = await runtime.submit(AGENT, "go", sink=SlowSink(), run_id="r")
+                await asyncio.wait({runtime._live(ref).task})  # type: ignore[arg-type]
+            suspensions = steppers[0].count
+            outcomes.append(turn_of(runtime, ref).closed.outcome)
+            await check_end(runtime, ref, outcomes[-1])
+            tasks = other_tasks()
+            assert not tasks, tasks
+        assert len(first.requests) <= 2
+    early = outcomes.index("completed")
+    assert early > 8
+    assert set(outcomes[:early]) == {"cancelled"}
+    assert set(outcomes[early:]) == {"completed"}
+    assert len(outcomes[early:]) <= 3
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["memory", "slow medium"])
 async def test_a_second_cancel_while_the_first_is_recorded_changes_nothing(slow: bool) -> None:
     """(R62, R265)"""
     at = 0

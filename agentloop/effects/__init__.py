@@ -1,9 +1,10 @@
-"""The two effects of a run, send a request and run a tool, the ledger both debit, and asking what became of one."""
+"""The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
 from .detached import PendingSend, Sends
 from .execution import answer_call, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
+from .resend import Place, ResendPolicy
 from .scope import Scope, deliver_cancel, settle
 from .send import Rejected, join, measure, send
 from .tool_call import ToolOutcome, ToolThreads, execute
@@ -11,7 +12,9 @@ from .tool_call import ToolOutcome, ToolThreads, execute
 __all__ = [
     "Ledger",
     "PendingSend",
+    "Place",
     "Rejected",
+    "ResendPolicy",
     "Resource",
     "Scope",
     "Sends",

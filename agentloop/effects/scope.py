@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import random
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..exchange import Receipt, ReceiptMint, Turn
@@ -14,6 +15,7 @@ from ..sinks import Emitter
 from ..tools import ToolSet
 from .detached import Sends
 from .ledger import Ledger
+from .resend import ResendPolicy
 from .tool_call import ToolThreads
 
 __all__ = ["Scope", "deliver_cancel", "settle"]
@@ -33,6 +35,8 @@ class Scope:
         repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
+        resend: what the host decided about a request that was refused; None is never to send once more.
+        sleep: waits for seconds, or shorter where the run shall pause. random: source of numbers from 0 to 1.
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
     """
 
@@ -59,19 +63,32 @@ class Scope:
         sends: Sends | None = None,
         wait: float | None = None,
         left: Callable[[], bool] = bool,
+        resend: ResendPolicy | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = random.random,
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
-        self.provider, self.store, self.ledger, self.limits = provider, store, ledger, limits
+        self.store, self.ledger, self.limits = store, ledger, limits
         self.tools, self.threads, self.emitter = tools, threads, emitter
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
         self.paused, self.left = paused, left
         self.sends, self.wait = sends, wait
+        self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
         self.repeatable = frozenset(tool.name for tool in tools if tool.policy.recovery_kind == "repeat")
         self.lookups = frozenset(tool.name for tool in tools if tool.policy.recovery_kind == "lookup")
         self.started = clock()
         self.sent_bytes = 0
-        self._mint = mint
+        self._provider, self._mint = provider, mint
+
+    @property
+    def provider(self) -> Provider:
+        """Who gets the next request: the run's own, or a fallback after the ones before it refused this one."""
+        refused, resend = self.turn.refused, self.resend
+        place = resend.place(refused) if resend is not None and refused else None
+        if resend is None or place is None or not place.provider:
+            return self._provider
+        return resend.fallbacks[place.provider - 1]
 
     @property
     def elapsed(self) -> float:

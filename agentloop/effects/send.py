@@ -7,11 +7,12 @@ Nothing here repeats a send, and nothing of a failed one reaches a fact but that
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from ..errors import AgentLoopError, LimitExceeded, ModelPending, StreamRefused
+from ..errors import AgentLoopError, HTTPStatusError, LimitExceeded, ModelPending, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
 from ..exchange import RequestRef
 from ..messages import ModelReply, ModelRequest, Usage
@@ -262,14 +263,25 @@ class _Attempt:
         """
         scope, known = self._scope, isinstance(error, AgentLoopError)
         processed, code = self.sending, self._code(error)
-        if known and not self.opened:
+        of_send = self.sending and (self._pending is None or self._pending.cause is None)  # no sink's, nor the run's
+        status: int | None = None
+        retry_after: float | None = None
+        if known and of_send and not self.opened:
             processed = error.may_have_been_processed  # type: ignore[attr-defined]
+            status, retry_after = _answered(error)
         if self.ended or scope.store.fault is not None or (self._paused(error) and processed):
             return  # a stopped store is settled by reloading it
         receipt, usage, now = scope.receipt(self.attempt_id), self.usage, scope.now_ms()
         await scope.commit(
             lambda book: book.fail_send(
-                receipt, abandoned=not known, code=code, may_have_been_processed=processed, at_ms=now, usage=usage
+                receipt,
+                abandoned=not (known and of_send),
+                code=code,
+                may_have_been_processed=processed,
+                at_ms=now,
+                usage=usage,
+                status=status,
+                retry_after=retry_after,
             )
         )
         self.ended = True
@@ -331,6 +343,16 @@ class _Attempt:
             usage=self.usage,
             duration_ms=int((self._scope.clock() - self._began) * 1000),
         )
+
+
+def _answered(error: BaseException) -> tuple[int | None, float | None]:
+    """What the server answered in place of a stream: the status, and the seconds it asked to wait."""
+    if not isinstance(error, HTTPStatusError):
+        return None, None
+    seconds = error.retry_after
+    if seconds is None or not 0 <= seconds < math.inf:  # of any provider, so not checked before
+        return error.status, None
+    return error.status, float(seconds)
 
 
 def _tell_rejected(scope: Scope, error: LimitExceeded) -> None:

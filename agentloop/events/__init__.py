@@ -6,6 +6,7 @@ from .output import ModelEnd, ModelParsed, ModelStart, OutputEvent, ReasoningPre
 from .process import (
     ProcessEvent,
     RequestRejected,
+    ResendScheduled,
     RunEnded,
     RunStarted,
     ToolEnded,
@@ -26,6 +27,7 @@ __all__ = [
     "ProcessEvent",
     "ReasoningPreview",
     "RequestRejected",
+    "ResendScheduled",
     "RunEnded",
     "RunEvent",
     "RunStarted",

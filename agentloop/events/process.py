@@ -1,10 +1,14 @@
 """Events about a run and its tools.
 
-    RunStarted  (<model call>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
+    RunStarted  (<asking>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
+    <asking>:  <model call>  (ResendScheduled  <model call>)*
 
 One `ToolStarted` and one `ToolEnded` for each started execution, in call order; `ToolSkipped` for
 each call that is answered without running. `RequestRejected` reports a model call that a budget
 or a size limit refused before it was admitted: it has no ModelStart and no ModelEnd (R321).
+`ResendScheduled` comes only where a host asked for it (`ResendPolicy`), after the `ModelEnd` of an
+attempt that was refused; what ends the run while it waits leaves it without another model call. In
+a run that was taken up it may come first.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from .envelope import Event
 __all__ = [
     "ProcessEvent",
     "RequestRejected",
+    "ResendScheduled",
     "RunEnded",
     "RunStarted",
     "ToolEnded",
@@ -46,6 +51,23 @@ class RequestRejected(Event, frozen=True):
     limit: str
     allowed: int
     got: int
+
+
+class ResendScheduled(Event, frozen=True):
+    """A request was refused without being processed, and is sent once more after a wait.
+
+    Attributes:
+        attempt_id: the attempt that was refused; the next one has its own. code: why.
+        delay_ms: the wait, milliseconds.
+        model: who is asked next; another one where a fallback is turned to.
+    """
+
+    type: ClassVar[str] = "resend.scheduled"
+
+    attempt_id: str
+    code: str
+    delay_ms: int
+    model: str
 
 
 class ToolStarted(Event, frozen=True):
@@ -134,5 +156,7 @@ class RunEnded(Event, frozen=True):
     duration_ms: int
 
 
-ProcessEvent = RunStarted | RequestRejected | ToolStarted | ToolProgress | ToolEnded | ToolSkipped | RunEnded
+ProcessEvent = (
+    RunStarted | RequestRejected | ResendScheduled | ToolStarted | ToolProgress | ToolEnded | ToolSkipped | RunEnded
+)
 """What a run's reader and its observers get besides the output events."""

@@ -184,8 +184,10 @@ class Book(Recovery):
         may_have_been_processed: bool,
         at_ms: int,
         usage: Usage | None = None,
+        status: int | None = None,
+        retry_after: float | None = None,
     ) -> tuple[Fact, ...]:
-        """End an attempt without a reply.
+        """End an attempt without a reply; `SendEnded` has what the fields mean.
 
         Raises:
             ConflictError: no such attempt is under way.
@@ -201,6 +203,8 @@ class Book(Recovery):
             may_have_been_processed=may_have_been_processed,
             usage=usage,
             at_ms=at_ms,
+            status=status,
+            retry_after=retry_after,
         )
         return (ended,)
 

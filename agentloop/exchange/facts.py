@@ -7,7 +7,8 @@ begins a conversation at an exchange of another, and `RunRedacted` takes the pla
 a run whose texts were removed.
 
 This is the form of version 2. Records of version 1 told no end of an effect: read from one, ``at_ms``
-of `SendEnded`, `SlotMoved` and `RerunAllowed` is None. Nothing else writes None there.
+of `SendEnded`, `SlotMoved` and `RerunAllowed` is None, and nothing else writes None there; nor did they
+tell ``status`` and ``retry_after`` of `SendEnded`.
 """
 
 from __future__ import annotations
@@ -129,6 +130,8 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
         may_have_been_processed: whether the server may have worked on it.
         usage: tokens as reported; None is unknown, never zero.
         author: who settled an attempt that nobody knows the outcome of; None where it is reported.
+        status: the HTTP status that answered in place of a stream; None where none did.
+        retry_after: seconds to wait, as the server asked with it; None where it did not.
     """
 
     attempt_id: str
@@ -138,6 +141,8 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
     may_have_been_processed: bool = True
     usage: Usage | None = None
     author: str | None = None
+    status: int | None = None
+    retry_after: float | None = None
 
 
 class ReplyTaken(_Fact, frozen=True, tag="reply_taken"):

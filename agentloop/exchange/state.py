@@ -331,6 +331,8 @@ class State:
         turn.ended = fact
         if fact.usage is not None:
             turn.usage = fact.usage if turn.usage is None else turn.usage + fact.usage
+        if fact.outcome == "failed" and fact.author is None:
+            turn.refused += (fact,)
         if fact.outcome != "replied" and fact.may_have_been_processed:
             turn.unknown_sends.append(fact.attempt_id)
 
@@ -341,7 +343,7 @@ class State:
         assert ended is not None, "a reply follows the end of its attempt"
         entry = Entry(fact.reply, fact.attempt_id, self._encoded(fact.reply), sent.at_ms, ended.at_ms)
         turn.entries.append(entry)
-        turn.ended = None
+        turn.ended, turn.refused = None, ()
         turn.size += entry.size
         self._room.add(entry.size, exchanges=1)
         for slot in entry.slots:

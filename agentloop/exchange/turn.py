@@ -104,6 +104,7 @@ class Turn:
         sends: attempts that have started and not ended.
         sent: the newest attempt, whatever became of it.
         ended: the end of the newest attempt, until its reply is taken in or the next one starts.
+        refused: ends of the attempts since the newest reply that failed with a typed error of the provider.
         unknown_sends: attempts that ended without a reply though a server may have worked on them.
         redacted: what is left of a run whose texts were removed; it has no entries then.
     """
@@ -122,6 +123,7 @@ class Turn:
         "origin_size",
         "past",
         "redacted",
+        "refused",
         "sends",
         "sent",
         "size",
@@ -140,6 +142,7 @@ class Turn:
         self.sends: dict[str, SendStarted] = {}
         self.sent: SendStarted | None = None
         self.ended: SendEnded | None = None
+        self.refused: tuple[SendEnded, ...] = ()
         self.unknown_sends: list[str] = []
         self.model_calls = 0
         self.tool_calls = 0

@@ -2,7 +2,7 @@
 
 from .drive import advance, close, drive
 from .states import NEXT, Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Recover, Skip, Wait, phase_of, step, verdict
+from .step import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, phase_of, step, verdict
 
 __all__ = [
     "Action",
@@ -12,6 +12,7 @@ __all__ = [
     "NEXT",
     "Phase",
     "Recover",
+    "Resend",
     "Signal",
     "Skip",
     "Wait",

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import cast
 
 from ..effects import PendingSend, Rejected, Scope, answer_call, join, measure, recover_calls, send, settle, skip_calls
-from ..errors import AgentLoopError, BudgetError, ModelPending, NotOwnerError, RunPaused, UnsettledError
-from ..events import RunEnded, RunStarted
+from ..errors import (
+    AgentLoopError,
+    BudgetError,
+    ModelPending,
+    NotOwnerError,
+    ProviderError,
+    RunPaused,
+    UnsettledError,
+)
+from ..events import ResendScheduled, RunEnded, RunStarted
 from ..exchange import RunOutcome
 from .states import Phase, Signal, follow
-from .step import Answer, Ask, Close, Recover, Skip, Wait, phase_of, step
+from .step import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
 
@@ -24,24 +33,19 @@ async def advance(scope: Scope) -> Phase:
     """Read the facts, do the next durable action, return where the run is then.
 
     Engine-free: the embedded driver calls it in a loop, and another engine may as well. A limit
-    ends the run with an outcome; see `drive` for what is raised.
+    ends the run with an outcome; see `drive` for what is raised. What a host's policy has sent once
+    more is waited for first.
     """
     turn = scope.turn
     phase = phase_of(turn)
     if phase is Phase.ENDED:
         return phase
     if phase is Phase.ANSWERING and not scope.sent_bytes:
-        measure(scope)  # of a request that an earlier owner sent
-    action = step(
-        turn,
-        scope.ledger,
-        scope.limits,
-        elapsed=scope.elapsed,
-        sent_bytes=scope.sent_bytes,
-        max_request_bytes=scope.provider.max_request_bytes,
-        repeatable=scope.repeatable,
-        lookups=scope.lookups,
-    )
+        measure(scope)  # of a request that an earlier owner sent, or a fallback
+    action = _next(scope)
+    if type(action) is Resend:
+        await _rest(scope, action)
+        return follow(phase, await _ask(scope))
     if type(action) is Ask:
         return follow(phase, await _ask(scope))
     if type(action) is Answer:
@@ -142,14 +146,50 @@ async def close(scope: Scope, outcome: RunOutcome, reason: str | None) -> None:
     _tell_end(scope, outcome, reason)
 
 
+def _next(scope: Scope) -> Action:
+    return step(
+        scope.turn,
+        scope.ledger,
+        scope.limits,
+        elapsed=scope.elapsed,
+        sent_bytes=scope.sent_bytes,
+        max_request_bytes=scope.provider.max_request_bytes,
+        repeatable=scope.repeatable,
+        lookups=scope.lookups,
+        resend=scope.resend,
+    )
+
+
+async def _rest(scope: Scope, action: Resend) -> None:
+    """Wait before a request is sent once more. Nothing is under way meanwhile, so whatever ends the run ends it."""
+    seconds = action.at_least + scope.random() * (action.at_most - action.at_least)
+    scope.emitter.process(
+        ResendScheduled,
+        action.attempt_id,
+        attempt_id=action.attempt_id,
+        code=action.code,
+        delay_ms=math.ceil(seconds * 1000),
+        model=scope.provider.model,
+    )
+    if seconds:
+        await scope.sleep(seconds)
+
+
 async def _ask(scope: Scope, pending: PendingSend | None = None) -> Signal:
     """Make a model call, or wait for the one that is under way."""
+    provider = scope.provider
     try:
         reply = await (send(scope) if pending is None else join(scope, pending))
+    except ProviderError:
+        if type(_next(scope)) is not Resend:
+            raise
+        return Signal.REFUSED
     except Rejected as rejected:
         limit = rejected.error.limit
         await close(scope, "limit_reached", _LIMIT_FIELDS.get(limit, limit))
         return Signal.CLOSED
+    if scope.provider is not provider:  # the next request is another's, which may encode it otherwise
+        scope.sent_bytes = 0
     return Signal.ASKED if reply.calls else Signal.REPLIED
 
 

@@ -25,6 +25,8 @@ class Phase(Enum):
 class Signal(Enum):
     """What one step did."""
 
+    REFUSED = "refused"
+    """The request was refused without being processed; it is sent once more next."""
     REPLIED = "replied"
     """A reply without calls is stored."""
     ASKED = "asked"
@@ -41,6 +43,7 @@ class Signal(Enum):
 
 NEXT: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
     Phase.ASKING: {
+        Signal.REFUSED: Phase.ASKING,
         Signal.REPLIED: Phase.ASKING,
         Signal.ASKED: Phase.ANSWERING,
         Signal.CLOSED: Phase.ENDED,

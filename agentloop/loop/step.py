@@ -11,16 +11,30 @@ from typing import Final
 
 import msgspec
 
-from ..effects import Ledger, has_room
-from ..exchange import Entry, RunOutcome, Slot, Turn
+from ..effects import Ledger, ResendPolicy, has_room
+from ..exchange import Entry, RunOutcome, SendEnded, Slot, Turn
 from ..limits import LoopLimits
 from .states import Phase
 
-__all__ = ["Action", "Answer", "Ask", "Close", "Recover", "Skip", "Wait", "phase_of", "step", "verdict"]
+__all__ = ["Action", "Answer", "Ask", "Close", "Recover", "Resend", "Skip", "Wait", "phase_of", "step", "verdict"]
 
 
 class Ask(msgspec.Struct, frozen=True):
     """Make the next model call."""
+
+
+class Resend(msgspec.Struct, frozen=True):
+    """Make the model call once more, after a wait; a server refused it without processing it.
+
+    Attributes:
+        attempt_id: the attempt that was refused. code: its error's.
+        at_least, at_most: seconds to wait; where they differ, at random between them.
+    """
+
+    attempt_id: str
+    code: str
+    at_least: float
+    at_most: float
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -63,7 +77,7 @@ class Wait(msgspec.Struct, frozen=True):
     calls: tuple[int, ...]
 
 
-Action = Ask | Answer | Skip | Close | Recover | Wait
+Action = Ask | Resend | Answer | Skip | Close | Recover | Wait
 
 _WIRE_FRAME = 64
 
@@ -112,6 +126,7 @@ def step(
     max_request_bytes: int | None = None,
     repeatable: Container[str] = (),
     lookups: Container[str] = (),
+    resend: ResendPolicy | None = None,
 ) -> Action:
     """Decide the next action of a run that has not ended.
 
@@ -120,13 +135,15 @@ def step(
         sent_bytes: what the newest request was on the wire at most.
         max_request_bytes: the provider's own ceiling of it.
         repeatable: names of tools whose lost calls run again. lookups: of those with a lookup.
+        resend: what the host decided about a request that was refused without being processed.
 
     An effect that an earlier owner began and nobody has answered is settled before anything else.
     Lookups come first, so that what they find is stored even where the run must wait. When no call
     is left of which nobody knows, what may run again does: an idempotent tool, or one that a host
     or a lookup allowed once more. An end that
     an earlier owner began to record is recorded to the end: an attempt that failed is not made
-    again, and nothing runs after a tool that crashed (R142).
+    again, unless ``resend`` and what is left of the budget allow it, and nothing runs after a tool
+    that crashed (R142).
 
     A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
     answer unread skips the calls of the reply, so no effect is made in vain. What a reply's words
@@ -136,7 +153,7 @@ def step(
     if turn.sends:
         return Wait(tuple(turn.sends), ())
     if turn.ended is not None and turn.ended.author is None and turn.ended.code != "paused":
-        return _end(turn.ended.code or "abandoned")
+        return _resend(turn, turn.ended, ledger, limits, elapsed, resend) or _end(turn.ended.code or "abandoned")
     if last is None:
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
@@ -162,6 +179,16 @@ def step(
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
     return Answer(at, open_calls[0])
+
+
+def _resend(
+    turn: Turn, ended: SendEnded, ledger: Ledger, limits: LoopLimits, elapsed: float, policy: ResendPolicy | None
+) -> Resend | None:
+    """Whether the attempt that ended so is followed by another one."""
+    if policy is None or not policy.allows(ended) or _limit_of_asking(ledger, limits, elapsed) is not None:
+        return None
+    place = policy.place(turn.refused)
+    return None if place is None else Resend(ended.attempt_id, ended.code or "", *policy.wait(ended, place))
 
 
 def _ending_of(slot: Slot) -> str | None:

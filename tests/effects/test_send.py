@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import Any
 
 import pytest
@@ -198,3 +199,31 @@ async def test_the_size_of_what_was_sent_is_known_afterwards() -> None:
         await send(scope)
         size = stage.provider.inspect_request(stage.provider.requests[0]).body_bytes
         assert scope.sent_bytes == size if ceiling == 4_096 else size < scope.sent_bytes < 2**18
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"), [(None, None), (0, 0.0), (1.5, 1.5), (math.inf, None), (math.nan, None), (-1, None)]
+)
+async def test_what_the_server_answered_in_place_of_a_stream_is_in_the_fact(asked: Any, kept: Any) -> None:
+    error = al.HTTPStatusError("busy", status=503, may_have_been_processed=True, retry_after=asked)
+    stage = Stage([error])
+    scope = await stage.open()
+    with pytest.raises(al.HTTPStatusError):
+        await send(scope)
+    ended = (await stage.facts())[-1]
+    assert isinstance(ended, SendEnded)
+    assert (ended.outcome, ended.status, ended.retry_after) == ("failed", 503, kept)
+    assert ended.may_have_been_processed
+    assert scope.turn.refused == (ended,)
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(al.ModelStart, "abandoned"), (al.TextPreview, "failed")])
+async def test_an_error_of_a_sink_is_never_the_servers_answer(kind: type[al.OutputEvent], outcome: str) -> None:
+    """A sink may itself ask a model for something."""
+    sink = RecordingSink(fails_on=(kind, al.HTTPStatusError("of another request", status=429, retry_after=1.0)))
+    stage = Stage([reply("hi")], sink=sink)
+    with pytest.raises(al.HTTPStatusError):
+        await send(await stage.open())
+    ended = (await stage.facts())[-1]
+    assert isinstance(ended, SendEnded)
+    assert (ended.outcome, ended.code, ended.status, ended.retry_after) == (outcome, "http_status", None, None)

@@ -21,6 +21,7 @@ from agentloop.events import (
     ModelStart,
     ReasoningPreview,
     RequestRejected,
+    ResendScheduled,
     RunEnded,
     RunEvent,
     RunStarted,
@@ -67,6 +68,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "duration_ms": counts,
     },
     RunStarted: {"agent": texts, "conversation": st.none() | texts, "origin_id": texts, "catalogue_digest": texts},
+    ResendScheduled: {"attempt_id": texts, "code": texts, "delay_ms": counts, "model": texts},
     RequestRejected: {"code": texts, "limit": texts, "allowed": counts, "got": counts},
     ToolStarted: {
         "tool": texts,

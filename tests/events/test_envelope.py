@@ -68,7 +68,7 @@ def test_stage_and_call_number_are_in_the_payload() -> None:
     end = set(ModelEnd.__struct_fields__)
     assert {"invocation_id", "attempt_id", "call_sequence", "status", "duration_ms"} < end
     (status,) = [field for field in msgspec.structs.fields(ModelEnd) if field.name == "status"]
-    assert get_args(status.type) == ("success", "error", "cancelled")
+    assert get_args(status.type) == ("success", "error", "cancelled", "pending")
 
 
 @given(st.lists(st.integers(1, 10**10 - 1), min_size=2), st.text(min_size=1, max_size=5))

@@ -15,7 +15,6 @@ from agentloop.messages import (
     SystemMessage,
     ToolFeedback,
     ToolResult,
-    Usage,
     UserMessage,
 )
 from tests.messages.values import call, reply
@@ -116,13 +115,12 @@ class Desk:
     def close(self, turn: Turn, outcome: RunOutcome = "completed", reason: str | None = "stop") -> None:
         self.add(self.book.close_run(turn, outcome=outcome, reason=reason, at_ms=3))
 
-    def fail(self, turn: Turn, attempt: str, *, processed: bool = True, usage: Usage | None = None) -> None:
+    def fail(
+        self, turn: Turn, attempt: str, *, processed: bool = True, code: str = "total_timeout", **fields: Any
+    ) -> None:
         receipt = self.receipt(turn, attempt)
-        self.add(
-            self.book.fail_send(
-                receipt, abandoned=False, code="total_timeout", may_have_been_processed=processed, usage=usage, at_ms=4
-            )
-        )
+        fields = {"at_ms": 4, **fields}
+        self.add(self.book.fail_send(receipt, abandoned=False, code=code, may_have_been_processed=processed, **fields))
 
     @staticmethod
     def feedback(turn: Turn, exchange: int, position: int, text: str = "ok") -> ToolFeedback:
@@ -149,7 +147,7 @@ def _turn(turn: Turn) -> Any:
     ]
     counts = (turn.model_calls, turn.tool_calls, turn.usage, dict(turn.equal_calls))
     sizes = (turn.origin_size, turn.size, turn.request_size)
-    sends = (dict(turn.sends), list(turn.unknown_sends), sorted(turn.claims))
+    sends = (dict(turn.sends), list(turn.unknown_sends), turn.refused, sorted(turn.claims))
     return (
         turn.opened,
         turn.closed,

@@ -149,3 +149,17 @@ def test_equal_calls_are_counted_over_the_run_by_name_and_text() -> None:
         ("read", '{"a": 1}'): 1,
         ("write", '{"a": 1}'): 1,
     }
+
+
+def test_the_attempts_that_failed_are_counted_until_a_reply_is_taken() -> None:
+    desk, turn = with_exchanges(1)
+    desk.fail(turn, desk.send(turn), processed=False, code="http_status", status=429, retry_after=2.0)
+    desk.fail(turn, desk.send(turn), processed=False, code="connection_failed")
+    assert [(end.code, end.status, end.retry_after) for end in turn.refused] == [
+        ("http_status", 429, 2.0),
+        ("connection_failed", None, None),
+    ]
+    desk.add(desk.book.settle_send(turn, desk.send(turn), author="Ann", at_ms=4))
+    assert len(turn.refused) == 2
+    desk.take(turn, asking("a"))
+    assert turn.refused == ()

@@ -11,6 +11,7 @@ from tests.exchange.desk import Desk, asking
 from tests.messages.values import reply
 
 ALLOWED = {
+    (Phase.ASKING, Signal.REFUSED): Phase.ASKING,
     (Phase.ASKING, Signal.REPLIED): Phase.ASKING,
     (Phase.ASKING, Signal.ASKED): Phase.ANSWERING,
     (Phase.ASKING, Signal.CLOSED): Phase.ENDED,

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloop.admission import canonical_text
-from agentloop.effects import Ledger
+from agentloop.effects import Ledger, ResendPolicy
 from agentloop.errors import InputError
 from agentloop.exchange import Entry, Turn
 from agentloop.limits import LoopLimits
-from agentloop.loop import Action, Answer, Ask, Close, Recover, Skip, Wait, step, verdict
+from agentloop.loop import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, step, verdict
 from agentloop.loop.step import _LIMITS, _WIRE_FRAME
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
+from agentloop.testing import ScriptedProvider
 from agentloop.wire.encode import encode_request
 from agentloop.wire.presets import PRESETS, dialect
 from tests.exchange.desk import Desk, asking, picture
@@ -585,3 +586,104 @@ def test_every_limit_that_skips_calls_is_known_as_one() -> None:
     names = {name for name in LoopLimits.__struct_fields__ if name.startswith("max_") or name.endswith("_bytes")}
     skipping = names - {"reply_bytes"} | {"max_request_bytes"}
     assert skipping == _LIMITS
+
+
+# -- a request that was refused
+
+BUSY: dict[str, Any] = {"code": "http_status", "processed": False, "status": 429}
+OUTCOMES: list[dict[str, Any]] = [
+    BUSY,
+    BUSY | {"retry_after": 2.0},
+    BUSY | {"retry_after": 1e6},
+    {"code": "connection_failed", "processed": False},
+    {"code": "http_status", "processed": True, "status": 503},
+    {"code": "http_status", "processed": True, "status": 500},
+    {"code": "http_status", "processed": False, "status": 401},
+    {"code": "http_status", "processed": False},
+    {"code": "connection_lost", "processed": True},
+    {"code": "total_timeout", "processed": True},
+    {"code": "truncated", "processed": True},
+    {"code": "provider", "processed": False},
+]
+
+
+def test_without_a_policy_a_refused_request_ends_the_run() -> None:
+    """(R114, R142)"""
+    desk, turn = run_with()
+    desk.fail(turn, desk.send(turn), **BUSY)
+    assert act(turn) == Close("failed", "http_status")
+
+
+def test_with_a_policy_it_is_sent_once_more_until_there_is_a_reply() -> None:
+    policy = ResendPolicy(max_resends=1)
+    desk, turn = run_with()
+    for after in (0, 1):
+        assert act(turn, resend=policy) == Ask()
+        attempt = desk.send(turn)
+        desk.fail(turn, attempt, **BUSY)
+        assert act(turn, resend=policy) == Resend(attempt, "http_status", 0.0, 0.5)
+        desk.take(turn, asking("a"))
+        assert act(turn, resend=policy) == Answer(after, 0)
+        desk.run(turn, after, 0)
+    for resent in (Resend("attempt 5", "http_status", 3.0, 3.0), Close("failed", "http_status")):
+        desk.fail(turn, desk.send(turn), **BUSY, retry_after=3.0)
+        assert act(turn, resend=policy) == resent
+
+
+def test_an_attempt_that_never_left_is_made_anew_and_counts_for_no_refusal() -> None:
+    policy = ResendPolicy(max_resends=1)
+    desk, turn = run_with()
+    desk.fail(turn, desk.send(turn), **BUSY)
+    receipt = desk.receipt(turn, desk.send(turn))
+    desk.add(desk.book.fail_send(receipt, abandoned=True, code="paused", may_have_been_processed=False, at_ms=4))
+    assert act(turn, resend=policy) == Ask()
+    assert policy.place(turn.refused) == policy.place(turn.refused[:1])
+
+
+@pytest.mark.parametrize(
+    ("limits", "elapsed"), [(LoopLimits(max_model_calls=1), 0.0), (LoopLimits(max_seconds=5), 5.0)]
+)
+def test_a_budget_that_is_used_up_ends_the_run_with_the_error(limits: LoopLimits, elapsed: float) -> None:
+    """(R102)"""
+    desk, turn = run_with()
+    desk.fail(turn, desk.send(turn), **BUSY)
+    assert act(turn, limits, elapsed=elapsed, resend=ResendPolicy()) == Close("failed", "http_status")
+    assert type(act(turn, resend=ResendPolicy())) is Resend
+
+
+@given(
+    outcomes=st.sampled_from([OUTCOMES, OUTCOMES[:5]]).flatmap(
+        lambda known: st.lists(st.sampled_from(known), min_size=40, max_size=40)
+    ),
+    policy=st.builds(
+        ResendPolicy,
+        max_resends=st.integers(0, 4),
+        on_connection_failed=st.booleans(),
+        on_rate_limit=st.booleans(),
+        on_unavailable=st.booleans(),
+        fallbacks=st.integers(0, 2).map(lambda count: (ScriptedProvider([]),) * count),
+    ),
+    calls=st.integers(1, 12),
+)
+def test_nothing_that_may_have_been_processed_is_sent_again_nor_more_often_than_allowed_or_paid_for(
+    outcomes: list[dict[str, Any]], policy: ResendPolicy, calls: int
+) -> None:
+    """(R114, R121, R142)"""
+    limits = LoopLimits(max_model_calls=calls)
+    desk, turn = run_with()
+    sent = 0
+    for outcome in outcomes:
+        desk.fail(turn, desk.send(turn), **outcome)
+        sent += 1
+        action = act(turn, limits, resend=policy)
+        if type(action) is not Resend:
+            assert action == Close("failed", outcome["code"])
+            break
+        if outcome.get("status") == 503:
+            assert policy.on_unavailable
+        else:
+            assert not outcome["processed"]
+            assert outcome["code"] == "connection_failed" or outcome.get("status") == 429
+        assert 0 <= action.at_least <= action.at_most <= policy.max_delay
+    assert type(action) is Close
+    assert sent <= min(calls, (policy.max_resends + 1) * (len(policy.fallbacks) + 1))

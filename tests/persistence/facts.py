@@ -157,6 +157,16 @@ GOLDEN: Final[dict[str, Fact]] = {
         may_have_been_processed=False,
         author="Ada",
     ),
+    "send_ended_refused": SendEnded(
+        run_id="run-1",
+        attempt_id="attempt-3",
+        outcome="failed",
+        code="http_status",
+        may_have_been_processed=False,
+        status=429,
+        retry_after=1.5,
+        at_ms=1_700_000_000_975,
+    ),
     "send_started": SendStarted(
         run_id="run-1",
         attempt_id="attempt-1",
@@ -206,7 +216,7 @@ GOLDEN: Final[dict[str, Fact]] = {
 
 UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
     OriginOpened: {"checkpoint": False},
-    SendEnded: {"at_ms": None},
+    SendEnded: {"at_ms": None, "status": None, "retry_after": None},
     SlotMoved: {"at_ms": None},
     RerunAllowed: {"at_ms": None},
 }
@@ -268,6 +278,8 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         may_have_been_processed=st.booleans(),
         usage=st.none() | usages,
         author=_words,
+        status=st.none() | st.integers(300, 599),
+        retry_after=st.none() | st.floats(0, allow_infinity=False),
     ),
     st.builds(ReplyTaken, run_id=_ids, origin_id=_ids, index=counts, attempt_id=_ids, reply=replies),
     st.builds(

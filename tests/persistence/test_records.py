@@ -154,10 +154,11 @@ def test_a_record_of_version_1_holds_nothing_that_came_later() -> None:
     """(R39, R40)"""
     for fact in GOLDEN.values():
         for name in UNTOLD.get(type(fact), {}):
-            members = {**json.loads(encode_record(fact)), "version": 1}
+            members = {**json.loads(v1_record(fact)), name: json.loads(encode_record(fact))[name]}
             assert f"$.{name}: expected no field of this name" in refused(json.dumps(members))
+        if type(fact) in UNTOLD:
             written = encode_record(fact).replace(b'"version":2}', b'"version":1}')
-            assert f"$.{name}: expected no field of this name" in refused(written)
+            assert ": expected no field of this name" in refused(written)
 
 
 def test_a_record_of_version_2_tells_its_time() -> None:

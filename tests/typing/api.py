@@ -64,7 +64,9 @@ assistant = al.Agent(
 async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
     provider = al.ChatCompletions(base_url, model="m", api_key=lambda: "key", timeouts=al.Timeouts(total=5))
     as_provider: al.Provider = provider
-    async with al.Runtime(as_provider) as runtime:
+    policy = al.ResendPolicy(max_resends=1, on_unavailable=True, delay=0.1, max_delay=5, fallbacks=(provider,))
+    assert_type(policy.fallbacks, tuple[al.Provider, ...])
+    async with al.Runtime(as_provider, resend=policy) as runtime:
         result = await runtime.run(assistant, "hello", deps=notes, sink=sink)
         assert_type(result, al.RunResult)
         assert_type(result.usage, al.Usage | None)
@@ -101,6 +103,8 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             return event.agent
         case al.RequestRejected():
             return event.limit
+        case al.ResendScheduled():
+            return event.model
         case al.ToolStarted() | al.ToolProgress() | al.ToolEnded() | al.ToolSkipped():
             return event.tool
         case al.RunEnded():
