@@ -394,7 +394,8 @@ class Runtime(Conversations):
         async with self._gate(ref):
             live = self._runs.get(ref)
             if live is not None and live.goes_on:
-                raise NotOwnerError(f"run {ref!r}", "expected a run that goes on nowhere, got one of this runtime")
+                rule = "expected a run that goes on nowhere, got one of this runtime"
+                raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
             turn = await self._store.take_over(ref)
             if turn.closed is not None:
                 outcome = turn.closed.outcome

@@ -275,10 +275,12 @@ async def test_a_run_that_lives_is_refused_and_its_end_is_told(ground: Ground) -
                 runtime.run(AGENT, "go", run_id="r", deps=[]),
                 runtime.settle_call("r", 0, 1, author="host"),
             ):
-                with pytest.raises(al.NotOwnerError, match=r"for 20\.\d+ s more"):
+                with pytest.raises(al.NotOwnerError, match=r"for 20\.\d+ s more") as caught:
                     await attempt
+                assert (caught.value.owner, caught.value.seconds_left) == (owner._owner, 20.0)
             (row,) = await runtime.unfinished()
             assert row.lease is not None
+            assert row.lease.owner == owner._owner
             assert await runtime.unsettled() == []  # it goes on, as far as anybody knows
             with pytest.raises(al.OutcomeError, match="running"):
                 await runtime.result("r")

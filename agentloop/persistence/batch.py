@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, get_args
 
 from ..errors import AdmissionError, ConflictError, NotOwnerError, StaleHeadError
 from ..exchange import ConversationBranched, Fact, OriginOpened, RunClosed, RunRedacted
+from .backend import Lease
 
 __all__ = [
     "Batch",
@@ -97,19 +98,23 @@ def check_ended(run_id: str, *, ended: bool | None) -> None:
         raise ConflictError(f"run {run_id!r}", f"expected a run that ended, got {got}")
 
 
-def check_owner(run_id: str, *, token: int | None, held: int | None) -> None:
+def check_owner(run_id: str, *, token: int | None, held: Lease | None) -> None:
     """Only the run's last owner may write, or anyone while nobody ever owned it.
 
     Args:
-        token: the writer's. held: the one of the run's lease, expired or not; None without one.
+        token: the writer's. held: the run's lease, expired or not; None without one.
 
     Raises:
-        NotOwnerError: the two differ.
+        NotOwnerError: the tokens differ; says who the owner is and for how long still.
     """
-    if token != held:
-        wanted = "a writer without a lease" if held is None else f"the owner with token {held}"
-        got = "one without a lease" if token is None else f"token {token}"
-        raise NotOwnerError(f"run {run_id!r}", f"expected {wanted}, got {got}")
+    got = "one without a lease" if token is None else f"token {token}"
+    if held is None:
+        if token is not None:
+            raise NotOwnerError(f"run {run_id!r}", f"expected a writer without a lease, got {got}")
+    elif token != held.token:
+        rule = f"expected the owner with token {held.token}, got {got}"
+        left = max(0.0, held.seconds_left)
+        raise NotOwnerError(f"run {run_id!r}", rule, owner=held.owner, seconds_left=left)
 
 
 def check_no_owner(run_id: str, *, owner: str, seconds_left: float) -> None:
@@ -120,7 +125,7 @@ def check_no_owner(run_id: str, *, owner: str, seconds_left: float) -> None:
     """
     if seconds_left > 0:
         rule = f"expected a run that nobody owns, got one of {owner!r} for {seconds_left:.3f} s more"
-        raise NotOwnerError(f"run {run_id!r}", rule)
+        raise NotOwnerError(f"run {run_id!r}", rule, owner=owner, seconds_left=seconds_left)
 
 
 def check_head(conversation: str, *, after: str | None, newest: str, ended: bool) -> None:

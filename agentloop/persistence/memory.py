@@ -55,8 +55,7 @@ class MemoryBackend:
     async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
         """Hold the batch."""
         batch = require_batch(facts)
-        lease = self._leases.get(batch.run_id)
-        check_owner(batch.run_id, token=token, held=None if lease is None else lease.token)
+        check_owner(batch.run_id, token=token, held=self._lease(batch.run_id))
         check_presence(batch, there=batch.run_id in self._runs)
         if batch.opened is not None:
             self._open(batch.opened, after)
@@ -170,15 +169,19 @@ class MemoryBackend:
 
     def _row(self, run_id: str) -> RunRow:
         run = self._runs[run_id]
-        held = self._leases.get(run_id)
-        left = 0.0 if held is None else held.expires - self._clock()
+        held = self._lease(run_id)
         return RunRow(
             run_id=run_id,
             conversation=run.opened.conversation,
             agent=run.opened.agent,
             opened_at_ms=run.opened.at_ms,
             outcome=run.outcome,
-            lease=Lease(run_id=run_id, owner=held.owner, token=held.token, seconds_left=left)
-            if held is not None and left > 0
-            else None,
+            lease=held if held is not None and held.seconds_left > 0 else None,
         )
+
+    def _lease(self, run_id: str) -> Lease | None:
+        """Who owned the run last, and for how long still, or since when not any more."""
+        held = self._leases.get(run_id)
+        if held is None:
+            return None
+        return Lease(run_id=run_id, owner=held.owner, token=held.token, seconds_left=held.expires - self._clock())

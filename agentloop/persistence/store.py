@@ -139,7 +139,8 @@ class Store:
         async with self._gate(family):
             self._check()
             if run_id in self._leases:
-                raise NotOwnerError(f"run {run_id!r}", "expected a run that goes on nowhere, got one of this runtime")
+                rule = "expected a run that goes on nowhere, got one of this runtime"
+                raise NotOwnerError(f"run {run_id!r}", rule, owner=self._owner)
             try:
                 row = await self._row(run_id)
                 if self.durable and row.outcome is None:

@@ -383,8 +383,11 @@ class BackendContract:
         assert (lease.run_id, lease.owner) == ("r1", "me")
         assert 0 < lease.seconds_left <= 10
         await self.elapse(4)
-        with pytest.raises(NotOwnerError, match=r"'me' for [56]\.\d+ s more"):
+        with pytest.raises(NotOwnerError, match=r"'me' for [56]\.\d+ s more") as caught:
             await backend.acquire("r1", "you", seconds=10)
+        assert caught.value.owner == "me"
+        assert caught.value.seconds_left is not None
+        assert 5 < caught.value.seconds_left <= 6.1
 
     async def test_a_lease_that_ran_out_is_anybodys_with_a_larger_token(self, backend: Backend) -> None:
         first = await backend.acquire("r1", "me", seconds=10)
@@ -461,9 +464,17 @@ class BackendContract:
         await backend.append(next(batches), token=lease.token)
         refused = next(batches)
         before = await backend.load()
+        await self.elapse(4)
         for token in (lease.token + 1, lease.token - 1, None):
-            with pytest.raises(NotOwnerError):
+            with pytest.raises(NotOwnerError) as caught:
                 await backend.append(refused, token=token)
+            assert caught.value.owner == "me"
+            assert caught.value.seconds_left is not None
+            assert 5 < caught.value.seconds_left <= 6.1
+        await self.elapse(7)
+        with pytest.raises(NotOwnerError) as caught:  # it has run out, and nobody has taken the run over
+            await backend.append(refused)
+        assert (caught.value.owner, caught.value.seconds_left) == ("me", 0.0)
         assert await backend.load() == before
         await backend.append(refused, token=lease.token)
 
@@ -481,8 +492,9 @@ class BackendContract:
 
     async def test_a_run_without_a_lease_takes_no_token(self, backend: Backend) -> None:
         one, two, *_ = history("r1")
-        with pytest.raises(NotOwnerError, match="a writer without a lease"):
+        with pytest.raises(NotOwnerError, match="a writer without a lease") as caught:
             await backend.append(one, token=1)
+        assert (caught.value.owner, caught.value.seconds_left) == (None, None)
         await backend.append(one)
         lease = await backend.acquire("r1", "me", seconds=10)
         await backend.release(lease)
@@ -558,6 +570,24 @@ class DurableBackendContract(BackendContract):
                 return_exceptions=True,
             )
             assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Lease", "NotOwnerError"]
+
+    async def test_a_handle_that_wants_a_run_that_lives_is_told_whose_it_is_and_until_when(
+        self, backend: Backend, other: Backend
+    ) -> None:
+        lease = await backend.acquire("r1", "me", seconds=10)
+        await backend.append(history("r1")[0], token=lease.token)
+        await self.elapse(4)
+        with pytest.raises(NotOwnerError) as caught:
+            await other.acquire("r1", "you", seconds=10)
+        row = await other.run("r1")
+        assert row is not None
+        assert row.lease is not None
+        assert (caught.value.owner, row.lease.owner) == ("me", "me")
+        assert caught.value.seconds_left == pytest.approx(row.lease.seconds_left, abs=0.5)
+        await backend.renew([lease], seconds=10)
+        with pytest.raises(NotOwnerError) as caught:
+            await other.acquire("r1", "you", seconds=10)
+        assert caught.value.seconds_left == pytest.approx(10, abs=0.5)
 
     async def test_an_owner_that_paused_cannot_write_over_its_successor(self, backend: Backend, other: Backend) -> None:
         one, two, three, *_ = history("r1")

@@ -139,6 +139,8 @@ def facts_of_errors_have_types(error: al.AgentLoopError) -> object:
             return assert_type(error.path, str)
         case al.LimitExceeded():
             return assert_type(error.allowed, int)
+        case al.NotOwnerError():
+            return assert_type(error.owner, str | None), assert_type(error.seconds_left, float | None)
         case al.RunCancelled():
             return assert_type(error.ref, str)
     return None

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from ...errors import ConflictError, PersistenceError
 from ...exchange import Fact
+from ..backend import Lease
 from ..batch import check_head, check_owner, check_presence, require_batch
 from ..records import encode_record
 from .link import Connection, Link
@@ -37,13 +38,13 @@ _GROUP_CHARACTERS: Final = 8 * 1024 * 1024
 
 _LOCK: Final = """
     WITH held AS MATERIALIZED (
-        SELECT run_id, token FROM leases WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR SHARE
+        SELECT run_id, owner, token, expires_at FROM leases WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR SHARE
     ), there AS MATERIALIZED (
         SELECT run_id FROM runs WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE
     )
-    SELECT run_id, token FROM held
+    SELECT run_id, owner, token, extract(epoch FROM expires_at - clock_timestamp())::float8 FROM held
     UNION ALL
-    SELECT run_id, NULL FROM there
+    SELECT run_id, NULL, NULL, NULL FROM there
 """
 _NEWEST: Final = """
     SELECT name, newest.run_id, newest.outcome IS NOT NULL AS ended
@@ -97,13 +98,13 @@ class _Seen:
 
     def __init__(self) -> None:
         self.runs: set[str] = set()
-        self.tokens: dict[str, int] = {}
+        self.leases: dict[str, Lease] = {}
         self.newest: dict[str, tuple[str, bool]] = {}
 
     def refusal(self, entry: Entry) -> ConflictError | None:
         """Why the batch cannot be written; None when it can."""
         try:
-            check_owner(entry.run_id, token=entry.token, held=self.tokens.get(entry.key))
+            check_owner(entry.run_id, token=entry.token, held=self.leases.get(entry.key))
             check_presence(entry.batch, there=entry.key in self.runs)
             if entry.conversation is not None:
                 newest, ended = self.newest.get(entry.conversation, ("", True))
@@ -243,11 +244,11 @@ class Writer:
 async def _look(connection: Connection, group: list[Entry]) -> _Seen:
     """Take the locks and read what the batches depend on."""
     seen = _Seen()
-    for run_id, token in await connection.fetch(_LOCK, [entry.key for entry in group]):
+    for key, owner, token, left in await connection.fetch(_LOCK, [entry.key for entry in group]):
         if token is None:
-            seen.runs.add(run_id)
+            seen.runs.add(key)
         else:
-            seen.tokens[run_id] = token
+            seen.leases[key] = Lease(run_id=given(key), owner=given(owner), token=token, seconds_left=left)
     names = [kept(entry.conversation) for entry in group if entry.conversation is not None]
     if names:
         await connection.execute(LOCK_CONVERSATIONS, names)

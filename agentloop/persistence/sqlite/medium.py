@@ -129,7 +129,7 @@ class SQLiteBackend:
         """Write one batch."""
         batch = require_batch(facts)
         records = [encode_record(fact) for fact in batch.facts]
-        await self._write(rows.append, batch, records, token=token, after=after)
+        await self._write(rows.append, batch, records, token=token, after=after, now=self._now)
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop runs."""

@@ -42,7 +42,13 @@ def sqlite_now(connection: sqlite3.Connection) -> float:
 
 
 def append(
-    connection: sqlite3.Connection, batch: Batch, records: Sequence[bytes], *, token: int | None, after: str | None
+    connection: sqlite3.Connection,
+    batch: Batch,
+    records: Sequence[bytes],
+    *,
+    token: int | None,
+    after: str | None,
+    now: Clock,
 ) -> None:
     """Write a batch, if its conditions hold; see `Backend.append`."""
     run_id = batch.run_id
@@ -50,7 +56,8 @@ def append(
         "SELECT (SELECT token FROM leases WHERE run_id = ?), EXISTS (SELECT 1 FROM runs WHERE run_id = ?)",
         (run_id, run_id),
     ).fetchone()
-    check_owner(run_id, token=token, held=held)
+    if token != held:
+        check_owner(run_id, token=token, held=_lease(connection, run_id, now))
     check_presence(batch, there=there == 1)
     if batch.opened is not None:
         _open(connection, batch.opened, after)
@@ -77,6 +84,16 @@ def _open(connection: sqlite3.Connection, opened: Opening, after: str | None) ->
     )
 
 
+def _lease(connection: sqlite3.Connection, run_id: str, now: Clock) -> Lease | None:
+    """Who owned a run last, and for how long still, or since when not any more."""
+    query = "SELECT owner, token, expires FROM leases WHERE run_id = ?"
+    row = connection.execute(query, (run_id,)).fetchone()
+    if row is None:
+        return None
+    owner, token, expires = row
+    return Lease(run_id=run_id, owner=owner, token=token, seconds_left=expires - now(connection))
+
+
 def forget(connection: sqlite3.Connection, run_ids: Sequence[str]) -> None:
     """Drop runs with all that is theirs."""
     named = [(run_id,) for run_id in run_ids]
@@ -98,12 +115,12 @@ def redact(connection: sqlite3.Connection, run_id: str, record: bytes) -> None:
 def acquire(connection: sqlite3.Connection, run_id: str, owner: str, *, seconds: float, now: Clock) -> Lease:
     """See `Backend.acquire`. Tokens grow over all runs, so that none comes twice, whatever was forgotten."""
     at = now(connection)
-    row = connection.execute("SELECT owner, token, expires FROM leases WHERE run_id = ?", (run_id,)).fetchone()
-    if row is not None and row[0] == owner:
-        token = row[1]
+    held = _lease(connection, run_id, lambda _: at)
+    if held is not None and held.owner == owner:
+        token = held.token
     else:
-        if row is not None:
-            check_no_owner(run_id, owner=row[0], seconds_left=row[2] - at)
+        if held is not None:
+            check_no_owner(run_id, owner=held.owner, seconds_left=held.seconds_left)
         connection.execute("UPDATE meta SET token = token + 1")
         (token,) = connection.execute("SELECT token FROM meta").fetchone()
     connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", (run_id, owner, token, at + seconds))
