@@ -32,13 +32,13 @@ from .errors import (
 from .events import TextPreview
 from .exchange import Book, BookLimits, Fact, ReceiptMint, SlotState, Turn
 from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS, check_seconds
-from .loop import drive
+from .loop import cancelled_end, drive
 from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, require_tool_result
 from .persistence import Backend, ConversationStore, Gate, RunRow, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
 from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, require_observer, wall_ms
-from .unsettled import Unsettled, unsettled_of
+from .unsettled import Unsettled, require_settled, unsettled_of
 from .windows import (
     LiveRun,
     Run,
@@ -297,9 +297,33 @@ class Runtime(Conversations):
                 return await live.wait()
         return result_of(await self._store.turn(ref))
 
-    async def cancel(self, ref: str) -> None:
-        """Cancel a run and wait until its end is recorded. Harmless after the end."""
-        await self._live(ref).cancel()
+    async def cancel(self, ref: str, *, author: str | None = None) -> None:
+        """Cancel a run and wait until its end is recorded. Harmless after the end.
+
+        A run that goes on nowhere, as its process died or it waits to be settled, is taken over and
+        ended, and its conversation can go on. Its open calls are skipped. Of an effect of which
+        nobody knows what became of it the ``author`` decides that it is not waited for: a send ends
+        as abandoned, and may have been processed; a call's outcome stays unknown, in words that say so.
+
+        Args:
+            author: who decides; stored with each decision. 1 to 128 characters.
+
+        Raises:
+            LostError: no such run is kept. NotOwnerError: it goes on elsewhere.
+            UnsettledError: there is such an effect and no author; nothing was written.
+            RestoreError: the store holds facts of it that cannot be. PersistenceError: it failed.
+        """
+        if author is not None:
+            check_name("author", author)
+        ended = False
+        while not ended:
+            live = self._runs.get(ref)
+            if live is not None and live.goes_on:
+                await live.cancel()
+            if live is not None and (live.closed or self._state != "open" or self._store.fault is not None):
+                return
+            self._check_open()
+            ended = await self._whole(self._entered(self._end_left(ref, author)))
 
     # -- what a process left that ended
 
@@ -405,6 +429,24 @@ class Runtime(Conversations):
                 self._runs.pop(ref, None)  # what it left off with is out of date
             finally:
                 await self._let_go(ref)
+
+    async def _end_left(self, ref: str, author: str | None) -> bool:
+        """End a run that goes on nowhere; False where it was taken up here meanwhile."""
+        async with self._gate(ref):
+            live = self._runs.get(ref)
+            if live is not None and live.goes_on:
+                return False
+            turn = await self._store.take_over(ref, check=require_settled if author is None else None)
+            try:
+                if turn.closed is None:
+                    end = cancelled_end(turn)
+                    await self._store.commit(
+                        lambda book: book.end_run(turn, *end, author=author, at_ms=self._now_ms()), run_id=ref
+                    )
+                    self._runs.pop(ref, None)  # what it left off with is out of date
+            finally:
+                await self._let_go(ref)
+            return True
 
     async def _take_up(self, agent: Agent, ref: str, options: RunOptions) -> LiveRun:
         """Launch a run that is stored, unless it goes on here or ended here."""

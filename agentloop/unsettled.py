@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from .errors import UnsettledError
 from .exchange import Turn
 
-__all__ = ["Unsettled", "unsettled_of"]
+__all__ = ["Unsettled", "require_settled", "unsettled_of"]
 
 
 class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,3 +62,16 @@ def unsettled_of(turn: Turn) -> list[Unsettled]:
         if slot.feedback is None and slot.state in ("started", "unknown")
     ]
     return [*sends, *calls]
+
+
+def require_settled(turn: Turn) -> None:
+    """Refuse a run that goes on nowhere while an effect of it is unsettled.
+
+    Raises:
+        UnsettledError: names the sends and the calls.
+    """
+    found = unsettled_of(turn)
+    if found:
+        sends = tuple(item.effect_id for item in found if item.kind == "send")
+        calls = tuple(f"{item.exchange}.{item.position}" for item in found if item.kind == "call")
+        raise UnsettledError(turn.run_id, sends, calls)

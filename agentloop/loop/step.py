@@ -16,7 +16,7 @@ from ..exchange import Entry, RunOutcome, Slot, Turn
 from ..limits import LoopLimits
 from .states import Phase
 
-__all__ = ["Action", "Answer", "Ask", "Close", "Skip", "Wait", "phase_of", "step", "verdict"]
+__all__ = ["Action", "Answer", "Ask", "Close", "Skip", "Wait", "cancelled_end", "phase_of", "step", "verdict"]
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -125,8 +125,9 @@ def step(
     last = turn.last
     if turn.sends:
         return Wait(tuple(turn.sends), ())
-    if turn.ended is not None and turn.ended.author is None and turn.ended.code != "paused":
-        return _end(turn.ended.code or "abandoned")
+    failed = _failed(turn)
+    if failed is not None:
+        return failed
     if last is None:
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
@@ -141,17 +142,49 @@ def step(
         return Close(kind, last.reply.termination.reason)
     if not last.slots:
         return Close("completed", last.reply.termination.reason)
-    ending = next((code for slot in last.slots if (code := _ending_of(slot)) is not None), None)
+    ending = _ending(last)
     if not open_calls:
         return _ask_or_close(ledger, limits, elapsed) if ending is None else _end(ending)
     if ending is not None:  # an owner ended half way through
-        return Skip(at, open_calls, ending, _ENDED[_end(ending).outcome].format(ending))
+        return Skip(at, open_calls, ending, _words(_end(ending)))
     limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed)
     if limit is None:
         limit = _limit_of_wire(last, len(open_calls), limits, sent_bytes, max_request_bytes)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
     return Answer(at, open_calls[0])
+
+
+def cancelled_end(turn: Turn) -> tuple[RunOutcome, str, str]:
+    """How a run ends that is cancelled where it goes on nowhere: outcome, reason, and the words for its calls.
+
+    An end that an owner began to record stays the run's end (R142).
+    """
+    last = turn.last
+    end = _failed(turn)
+    if end is None and last is not None and verdict(last) == "completed":
+        ending = _ending(last)
+        end = None if ending is None else _end(ending)
+    if end is None:
+        end = _end("cancelled")
+    return end.outcome, end.reason or end.outcome, _words(end)
+
+
+def _failed(turn: Turn) -> Close | None:
+    """The end of a run whose newest attempt ended without a reply, unless a host settled it or it never left."""
+    ended = turn.ended
+    if ended is None or ended.author is not None or ended.code == "paused":
+        return None
+    return _end(ended.code or "abandoned")
+
+
+def _ending(last: Entry) -> str | None:
+    """The code under which an owner began to end the run at one of these calls."""
+    return next((code for slot in last.slots if (code := _ending_of(slot)) is not None), None)
+
+
+def _words(end: Close) -> str:
+    return _ENDED[end.outcome].format(end.reason)
 
 
 def _ending_of(slot: Slot) -> str | None:

@@ -124,11 +124,14 @@ class Store:
             finally:
                 self._rest(family)
 
-    async def take_over(self, run_id: str) -> Turn:
+    async def take_over(self, run_id: str, *, check: Callable[[Turn], None] | None = None) -> Turn:
         """Own a run that has not ended, with its facts as they are on the medium now.
 
         What an earlier owner had started and not answered is ``unknown`` from here on. A run that
         has ended is read, and owned by nobody.
+
+        Args:
+            check: looks at a run that has not ended before anything is written of it, and may refuse it.
 
         Raises:
             LostError: no such run. NotOwnerError: its owner lives; says for how long its lease does.
@@ -148,6 +151,8 @@ class Store:
                 await self._reload(family)
                 turn = self.book.turn(run_id)
                 if turn.closed is None:
+                    if check is not None:
+                        check(turn)
                     facts = self._facts(lambda book: book.lose_slots(turn))
                     if facts:
                         await self._append(facts)

@@ -14,7 +14,7 @@ from agentloop.effects import Ledger
 from agentloop.errors import InputError
 from agentloop.exchange import Entry, Turn
 from agentloop.limits import LoopLimits
-from agentloop.loop import Action, Answer, Ask, Close, Skip, Wait, step, verdict
+from agentloop.loop import Action, Answer, Ask, Close, Skip, Wait, cancelled_end, step, verdict
 from agentloop.loop.step import _LIMITS, _WIRE_FRAME
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
 from agentloop.wire.encode import encode_request
@@ -522,6 +522,31 @@ def test_nothing_runs_after_a_crash(code: str) -> None:
     assert act(turn) == Skip(0, (1,), "tool_crashed", "the run ended with an error")
     desk.skip(turn, 0, 1, code="tool_crashed")
     assert act(turn) == Close("failed", "tool_crashed")
+
+
+CANCELLED = ("cancelled", "cancelled", "the run was cancelled")
+
+
+def test_a_run_that_is_cancelled_where_nobody_drives_it_keeps_the_end_that_was_begun() -> None:
+    """(R142)"""
+    desk, turn = run_with()
+    assert cancelled_end(turn) == CANCELLED
+    desk.fail(turn, desk.send(turn))
+    assert cancelled_end(turn) == ("failed", "total_timeout", "the run ended with an error")
+    desk, turn = run_with(asking("a", "b", "c"))
+    desk.run(turn, 0, 0)
+    assert cancelled_end(turn) == CANCELLED
+    desk.skip(turn, 0, 1, code="max_seconds")
+    assert cancelled_end(turn) == ("limit_reached", "max_seconds", "the run reached its limit (max_seconds)")
+
+
+@pytest.mark.parametrize("word", ["stop", "length"])
+def test_a_run_whose_last_reply_is_stored_and_whose_end_is_not_is_cancelled(word: str) -> None:
+    desk, turn = run_with(reply(word=word))
+    assert cancelled_end(turn) == CANCELLED
+    desk, turn = run_with(reply(call("a"), call("b"), word="length"))
+    desk.skip(turn, 0, 0, code="reply_incomplete")
+    assert cancelled_end(turn) == CANCELLED
 
 
 def test_every_limit_that_skips_calls_is_known_as_one() -> None:
