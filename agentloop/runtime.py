@@ -31,7 +31,7 @@ from .errors import (
 )
 from .events import TextPreview
 from .exchange import Book, BookLimits, Fact, ReceiptMint, SlotState, Turn
-from .limits import CLOSE_SECONDS, LEASE_SECONDS, TOOL_THREADS, check_seconds
+from .limits import CLOSE_SECONDS, FEEDBACK_BYTES, LEASE_SECONDS, TOOL_THREADS, check_count, check_seconds
 from .loop import cancelled_end, drive
 from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, require_tool_result
 from .persistence import Backend, ConversationStore, Gate, RunRow, backend_for
@@ -370,7 +370,14 @@ class Runtime(Conversations):
             raise
 
     async def settle_call(
-        self, ref: str, exchange: int, position: int, *, author: str, result: ToolResult | None = None
+        self,
+        ref: str,
+        exchange: int,
+        position: int,
+        *,
+        author: str,
+        result: ToolResult | None = None,
+        feedback_bytes: int = FEEDBACK_BYTES,
     ) -> None:
         """Say what became of a call whose outcome is unknown, or allow one more run of it.
 
@@ -378,13 +385,17 @@ class Runtime(Conversations):
             author: who decides; stored with the decision. 1 to 128 characters.
             result: what the model shall read; None allows the tool to run once more when the run
                 is resumed.
+            feedback_bytes: what the result may take with its call id, as JSON. A run's limits are
+                not stored: say its own where its agent's `LoopLimits` has another than the default.
 
         Raises:
             LostError: no such run or call. ConflictError: its outcome is known.
+            LimitExceeded: the result is larger than ``feedback_bytes``; it is never cut.
             NotOwnerError: the run goes on elsewhere, or here.
         """
         self._check_open()
         check_name("author", author)
+        check_count("feedback_bytes", feedback_bytes, 256)
         if result is not None:
             require_tool_result(result)
 
@@ -394,7 +405,9 @@ class Runtime(Conversations):
             slot = book.slot(turn, exchange, position)
             feedback = ToolFeedback.of(slot.call.id, result)
             state: SlotState = "done" if result.status == "ok" else "failed"
-            return book.settle_slot(turn, exchange, position, state=state, feedback=feedback, author=author)
+            return book.settle_slot(
+                turn, exchange, position, state=state, feedback=feedback, author=author, max_bytes=feedback_bytes
+            )
 
         await self._whole(self._entered(self._settle(ref, step)))
 

@@ -230,6 +230,30 @@ async def test_a_host_may_allow_one_more_run_of_a_tool_and_no_second_one(ground:
     assert authors == ["Ann", "Bob"]
 
 
+async def test_a_hosts_word_that_is_too_large_for_the_run_is_refused_and_not_cut(ground: Ground) -> None:
+    """A run's own limit is not stored, so the host says it (R98)."""
+    ran: list[Ran] = []
+    large = al.ToolResult.ok("x" * 5_000)
+    async with ground.mortal(model(), at=7) as (dying, medium):
+        await dying.submit(AGENT, "go", run_id="r", deps=ran)
+        await medium.dead.wait()
+    ground.clock.advance(31)
+    async with ground.runtime(model()) as runtime:
+        with pytest.raises(al.LimitExceeded) as caught:
+            await runtime.settle_call("r", 0, 1, author="Ann", result=large)
+        assert (caught.value.limit, caught.value.allowed) == ("feedback_bytes", 4_096)
+        assert 5_000 < caught.value.got < 5_100
+        with pytest.raises(al.InputError, match="feedback_bytes: expected an integer from 256"):
+            await runtime.settle_call("r", 0, 1, author="Ann", result=large, feedback_bytes=0)
+        (item,) = await runtime.unsettled()
+        assert item.tool == "pay"
+        await runtime.settle_call("r", 0, 1, author="Ann", result=large, feedback_bytes=8_192)
+        assert await runtime.unsettled() == []
+        slot = runtime._store.book.turn("r").entries[0].slots[1]
+        assert slot.feedback is not None
+        assert slot.feedback.text == large.text
+
+
 async def test_an_owner_that_was_away_too_long_cannot_write_any_more(ground: Ground) -> None:
     """(R83)"""
     ran: list[Ran] = []

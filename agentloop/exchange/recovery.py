@@ -7,7 +7,8 @@ more try, or ends the run without knowing.
 
 from __future__ import annotations
 
-from ..errors import ConflictError, HistoryError, LostError
+from ..errors import ConflictError, HistoryError, LimitExceeded, LostError
+from ..limits import FEEDBACK_BYTES
 from ..messages import ToolFeedback, ToolResult, Usage
 from .facts import Fact, RerunAllowed, RunClosed, RunOutcome, SendEnded, SlotMoved
 from .slots import SlotState, move
@@ -60,12 +61,24 @@ class Recovery(State):
         return (ended,)
 
     def settle_slot(
-        self, turn: Turn, exchange: int, position: int, *, state: SlotState, feedback: ToolFeedback, author: str
+        self,
+        turn: Turn,
+        exchange: int,
+        position: int,
+        *,
+        state: SlotState,
+        feedback: ToolFeedback,
+        author: str,
+        max_bytes: int = FEEDBACK_BYTES,
     ) -> tuple[Fact, ...]:
         """Say what became of an execution whose outcome is unknown (``done`` or ``failed``).
 
+        Args:
+            max_bytes: of the feedback with its call id, as JSON. A host's words are not cut.
+
         Raises:
             ConflictError: the slot is not unknown, or holds feedback already.
+            LimitExceeded: ``feedback_bytes``: the feedback is larger (R98).
         """
         self._running(turn)
         where = f"call {exchange}.{position}"
@@ -74,6 +87,9 @@ class Recovery(State):
             raise ConflictError(where, f"expected an unknown slot to be done or failed, got {slot.state} to {state}")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
+        size = len(self._encoded(feedback))
+        if size > max_bytes:
+            raise LimitExceeded("feedback_bytes", max_bytes, size)
         moved = SlotMoved(
             run_id=turn.run_id,
             origin_id=turn.opened.origin_id,

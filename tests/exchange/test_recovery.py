@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from agentloop.errors import ConflictError, HistoryError, LostError
-from agentloop.exchange import Book, RunClosed, SendEnded, SlotMoved, SlotState, Turn, restore
+from agentloop.errors import ConflictError, HistoryError, LimitExceeded, LostError
+from agentloop.exchange import Book, Fact, RunClosed, SendEnded, SlotMoved, SlotState, Turn, restore
+from agentloop.limits import FEEDBACK_BYTES
 from agentloop.messages import ToolFeedback, ToolResult, Usage
 from tests.exchange.desk import Desk, asking, picture, refused
 
@@ -95,6 +97,23 @@ def test_the_feedback_is_that_of_the_call() -> None:
         HistoryError,
         "orphan_tool_result",
     )
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000, "\x00" * 900, "\u20ac" * 1_500])
+def test_a_hosts_words_are_within_the_limit_of_a_feedback_or_refused(text: str) -> None:
+    """The call id and what JSON escapes count (R98)."""
+    desk, turn = lost()
+    said = ToolFeedback.of("a", ToolResult.ok(text))
+    size = len(msgspec.json.encode(said))
+
+    def settle(max_bytes: int) -> tuple[Fact, ...]:
+        return desk.book.settle_slot(turn, 0, 0, state="done", feedback=said, author="Ann", max_bytes=max_bytes)
+
+    for allowed in (FEEDBACK_BYTES, size - 1):
+        error = refused(desk, lambda most=allowed: settle(most), LimitExceeded)
+        assert (error.limit, error.allowed, error.got) == ("feedback_bytes", allowed, size)
+    desk.add(settle(size))
+    assert turn.entries[0].slots[0].feedback == said
 
 
 def test_one_more_execution_is_allowed_once_and_used_up_by_its_start() -> None:
