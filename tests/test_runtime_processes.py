@@ -69,3 +69,15 @@ async def test_a_run_that_lives_in_another_process_is_refused_and_it_is_told_unt
         child.go()
         assert await child.says() == "ended"
         assert (await runtime.resume("r", AGENT)).text == "done there"
+
+
+async def test_a_conversation_on_which_another_process_has_a_run_is_not_forgotten(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    async with running(store) as child, al.Runtime(ScriptedProvider([]), store=store) as runtime:
+        with pytest.raises(al.ConflictError, match="run 'r': expected a run that ended"):
+            await runtime.forget(conversation="c")
+        child.go()
+        assert await child.says() == "ended"
+        assert (await runtime.result("r")).text == "done there"
+        await runtime.forget(conversation="c")
+        assert await runtime.conversations() == []

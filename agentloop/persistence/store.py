@@ -172,7 +172,8 @@ class Store:
             run_ids: of one conversation, or of none.
 
         Raises:
-            ConflictError: one is running, or only part of a conversation was named.
+            ConflictError: one is running, only part of a conversation was named, or another process
+                went on with it; what the medium holds decides.
             LostError: one is not held.
             PersistenceError: as `commit`.
         """
@@ -184,14 +185,16 @@ class Store:
             for family in sorted(families, key=str):
                 await gates.enter_async_context(self._gate(family))
             self._check()
-            if self.durable:
+            try:
+                if self.durable:
+                    for family in families:
+                        await self._reload(family)
+                self.book.check_forget(run_ids)
+                await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
+                self.book.forget(run_ids)
+            finally:
                 for family in families:
-                    await self._reload(family)
-            self.book.check_forget(run_ids)
-            await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
-            self.book.forget(run_ids)
-            for family in families:
-                self._resting.pop(family, None)
+                    self._rest(family)
 
     # -- owning
 
@@ -296,8 +299,14 @@ class Store:
         while True:
             self._check()
             after = None
-            if self.durable:
-                after = await self._look(family, run_id, fresh)
+            try:
+                if self.durable:
+                    after = await self._look(family, run_id, fresh)
+            except LostError:  # another process forgot it between two readings
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                continue
             facts = self._facts(step)
             if not facts:
                 return False
@@ -445,12 +454,22 @@ class Store:
             elif run_id is not None:
                 facts = await self._read(lambda: self._backend.load_run(run_id))
             if not facts:
+                if not trail:
+                    await self._check_there(family)
                 raise RestoreError("bad_record", str(family), "expected its facts, got none")
             if type(facts[0]) is ConversationBranched:
                 await self._read_source(facts[0].source, (*trail, family))
         self.book.unload(list(self._runs(family)))
         if facts:
             self._restore(family, facts)
+
+    async def _check_there(self, family: Family) -> None:
+        """Raise `LostError` where another process has forgotten the family since its row was read."""
+        name, run_id = family
+        if name is not None:
+            await self.conversation(name)
+        elif run_id is not None:
+            await self._row(run_id)
 
     async def _read_source(self, name: str, trail: tuple[Family, ...]) -> None:
         """Hold the conversation that another one branches off, until the caller next waits."""
