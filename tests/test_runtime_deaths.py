@@ -13,7 +13,7 @@ import agentloop as al
 from agentloop.exchange import SendEnded, SendStarted, SlotMoved
 from agentloop.testing import ScriptedProvider, broken, call, reply
 from tests.mortal import Ground
-from tests.runs import pairs_in
+from tests.runs import follow_all, pairs_in
 
 APPENDS = 14
 """Origin; claim and reply of three model calls; claim and answer of three tools; the end."""
@@ -419,3 +419,40 @@ async def test_a_limit_that_was_being_stored_stays_a_limit(ground: Ground) -> No
         async with ground.runtime(model()) as runtime:
             result = await runtime.resume("r", agent, deps=ran)
     assert (result.outcome, result.reason, ran) == ("limit_reached", "max_tool_calls", [])
+
+
+async def test_a_lost_call_that_no_budget_is_left_to_repeat_ends_in_the_limit_and_says_that_it_is_unknown(
+    ground: Ground,
+) -> None:
+    """(R102, R139)"""
+    agent = al.Agent(name="a", tools=[look], limits=al.LoopLimits(max_tool_calls=2))
+    script = [reply(calls=[call("look"), call("look")])]
+    ran: list[Ran] = []
+    async with ground.mortal(ScriptedProvider(script), at=5) as (dying, medium):  # the first has run
+        await dying.submit(agent, "go", run_id="r", conversation="c", deps=ran)
+        await medium.dead.wait()
+    ground.clock.advance(31)
+    async with ground.mortal(model(), at=3) as (dying, medium):  # lost, started, and its answer is not stored again
+        resumed = asyncio.create_task(dying.resume("r", agent, deps=ran))
+        await medium.dead.wait()
+        medium.bury()
+        await asyncio.wait({resumed})
+        resumed.exception()
+    ground.clock.advance(31)
+    provider = ScriptedProvider([reply("I see.")])
+    async with ground.runtime(provider) as runtime:
+        result = await runtime.resume("r", agent, deps=ran)
+        assert (result.outcome, result.reason) == ("limit_reached", "max_tool_calls")
+        assert (await runtime.unsettled(), provider.requests) == ([], [])
+        told = [event for event in await follow_all(runtime, "r") if isinstance(event, al.ToolSkipped)]
+        assert [(event.slot, event.code) for event in told] == [
+            ("unknown", "max_tool_calls"),
+            ("skipped", "max_tool_calls"),
+        ]
+        await runtime.run(agent, "again", conversation="c", deps=ran)
+        words = "the run reached its limit (max_tool_calls)"
+        assert [text for _, text in pairs_in(provider.requests[0])] == [
+            f"Error: {words}; whether the effect of this call happened is unknown.",
+            f"This call was not run: {words}.",
+        ]
+    assert [one.attempt for one in ran] == [1, 2]

@@ -31,7 +31,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """Answer these open calls without running them; the run closes next."""
+    """Answer these calls without running them, or without running them again; the run closes next.
+
+    One whose outcome is unknown stays so, and is told that.
+    """
 
     exchange: int
     positions: tuple[int, ...]
@@ -114,7 +117,8 @@ def step(
         repeatable: names of tools that are declared idempotent.
 
     An effect that an earlier owner began and nobody has answered is settled before anything else:
-    an idempotent tool, or one the host allowed once more, runs again; the rest waits. An end that
+    an idempotent tool, or one the host allowed once more, runs again; the rest waits. Where no tool
+    call is left to run idempotent ones again, that limit ends the run, and they stay unknown. An end that
     an earlier owner began to record is recorded to the end: an attempt that failed is not made
     again, and nothing runs after a tool that crashed (R142).
 
@@ -191,7 +195,11 @@ def _ending_of(slot: Slot) -> str | None:
     """The code under which an owner began to end the run at this call, None where it did not."""
     if slot.state == "skipped":
         return slot.code
-    return "tool_crashed" if slot.state == "unknown" and slot.code in _CRASHES else None
+    if slot.state != "unknown" or slot.feedback is None:
+        return None
+    if slot.code in _CRASHES:
+        return "tool_crashed"
+    return slot.code if slot.code in _LIMITS else None
 
 
 def _end(code: str) -> Close:
@@ -203,9 +211,21 @@ def _end(code: str) -> Close:
 def _again_or_wait(
     last: Entry, at: int, unknown: tuple[int, ...], ledger: Ledger, repeatable: Container[str]
 ) -> Action:
-    again = tuple(p for p in unknown if last.slots[p].rerun or last.slots[p].call.name in repeatable)
-    if len(again) == len(unknown) and ledger.left("tool_calls") != 0:
-        return Answer(at, again[0])
+    """Run lost calls again, or none of them: one that a host must decide about holds up the others.
+
+    So does one that a host allowed and no call is left for: the host was asked what became of it, and
+    can still say. Nobody need be asked about a tool that is declared idempotent (R8).
+    """
+    ending = _ending(last)  # which an owner began, and another one goes through with
+    left = ledger.left("tool_calls")
+    enough = ending is None and (left is None or left >= len(unknown))
+    declared = [last.slots[p].call.name in repeatable for p in unknown]
+    if enough and all(is_so or last.slots[p].rerun for p, is_so in zip(unknown, declared, strict=True)):
+        return Answer(at, unknown[0])
+    if all(declared):
+        unanswered = tuple(p for p, slot in enumerate(last.slots) if slot.feedback is None)
+        code = ending or "max_tool_calls"
+        return Skip(at, unanswered, code, _words(_end(code)))
     return Wait((), unknown)
 
 

@@ -472,6 +472,23 @@ def test_a_call_that_may_run_again_needs_its_budget() -> None:
     assert act(turn, LoopLimits(max_tool_calls=2)) == Answer(0, 0)
 
 
+def test_an_idempotent_call_that_no_budget_is_left_for_stays_unknown_and_ends_the_run() -> None:
+    """Nobody need be asked about it, and nothing is run in vain (R102, R139)."""
+    desk, turn = lost("lost", "open", "lost")
+    names = {slot.call.name for slot in turn.entries[0].slots}
+    assert act(turn, LoopLimits(max_tool_calls=4), repeatable=names) == Answer(0, 0)
+    words = "the run reached its limit (max_tool_calls)"
+    for spent in (2, 3):
+        limits = LoopLimits(max_tool_calls=spent)
+        assert act(turn, limits, repeatable=names) == Skip(0, (0, 1, 2), "max_tool_calls", words)
+    desk.add(desk.book.leave_slot(turn, 0, 0, feedback=desk.feedback(turn, 0, 0), code="max_tool_calls"))
+    assert act(turn, limits, repeatable=names) == Skip(0, (1, 2), "max_tool_calls", words)
+    desk.add(desk.book.leave_slot(turn, 0, 2, feedback=desk.feedback(turn, 0, 2), code="max_tool_calls"))
+    assert act(turn, limits, repeatable=names) == Skip(0, (1,), "max_tool_calls", words)
+    desk.skip(turn, 0, 1, code="max_tool_calls")
+    assert act(turn, limits, repeatable=names) == Close("limit_reached", "max_tool_calls")
+
+
 def test_an_attempt_that_failed_is_not_made_again() -> None:
     """(R142)"""
     desk, turn = run_with()
