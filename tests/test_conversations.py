@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -350,6 +351,22 @@ async def test_what_is_forgotten_between_two_readings_is_lost_and_no_damage(tmp_
         here.medium.reading = lambda: here.two.forget(conversation="c")
         await talk(here.one, "c")
         assert said(await here.one.history("c")) == ["system", "user: c", "model: new"]
+
+
+async def test_a_branch_that_cannot_be_read_keeps_what_it_may_go_on_from_and_the_store_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with al.Runtime(ScriptedProvider([reply("1"), reply("2")]), store=SQLiteBackend(path)) as host:
+        await talk(host, "a")
+        (ref,) = await host.exchanges("c")
+        await host.branch("c", ref, "d")
+        connection = sqlite3.connect(path)
+        connection.execute("UPDATE facts SET record = 'rubbish' WHERE record LIKE '%conversation_branched%'")
+        connection.commit()
+        connection.close()
+        with pytest.raises(al.RestoreError, match="fact 6: expected the checksum"):
+            await host.forget(conversation="c")
+        await talk(host, "b")
+        assert said(await host.history("c")) == ["system", "user: a", "model: 1", "user: b", "model: 2"]
 
 
 # -- redacting

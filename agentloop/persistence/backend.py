@@ -68,7 +68,7 @@ class Backend(Protocol):
 
     Whatever goes wrong on the medium is a `PersistenceError`. When `append` returns, the whole
     batch is on the medium; when it raises one, or is cancelled, the outcome is unknown (R90, R91).
-    ``ConflictError`` and its kinds mean that the batch was refused whole and nothing was written.
+    ``ConflictError`` and its kinds, and ``RestoreError``, mean that it was refused whole and nothing was written.
 
     Attributes:
         durable: whether facts outlive this process.
@@ -154,6 +154,7 @@ class Backend(Protocol):
         Raises:
             ConflictError: one has not ended, a conversation of theirs has a run besides, or a
                 conversation that stays branched off from one of theirs. Nothing was dropped.
+            RestoreError: what a conversation branched off from cannot be read. Nothing was dropped.
         """
 
     async def redact(self, fact: RunRedacted) -> None:

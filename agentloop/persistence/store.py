@@ -353,7 +353,7 @@ class Store:
         """Await one write; stop writing when it does not end well, since what it did is unknown."""
         try:
             await write()
-        except ConflictError:
+        except (ConflictError, RestoreError):
             raise  # refused whole: nothing was written
         except BaseException as error:
             self.fault = f"{what} ended with {type(error).__name__}"

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...errors import ConflictError, PersistenceError
+from ...errors import AgentLoopError, ConflictError, PersistenceError, RestoreError
 from ...exchange import ConversationBranched, Fact
 from ..backend import Lease
 from ..batch import check_head, check_owner, check_presence, check_source, require_batch
@@ -108,9 +108,9 @@ class _Seen:
         self.runs: set[str] = set()
         self.leases: dict[str, Lease] = {}
         self.newest: dict[str, tuple[str, bool]] = {}
-        self.openings: dict[str, list[Fact]] = {}  # of conversations that get a branch
+        self.openings: dict[str, list[tuple[str, str]]] = {}  # place and record, of conversations that get a branch
 
-    def refusal(self, entry: Entry) -> ConflictError | None:
+    def refusal(self, entry: Entry) -> AgentLoopError | None:
         """Why the batch cannot be written; None when it can."""
         try:
             check_owner(entry.run_id, token=entry.token, held=self.leases.get(entry.key))
@@ -119,8 +119,9 @@ class _Seen:
                 newest, ended = self.newest.get(entry.conversation, ("", True))
                 check_head(entry.conversation, after=entry.after, newest=newest, ended=ended)
             if isinstance(entry.opened, ConversationBranched):
-                check_source(entry.opened, self.openings.get(entry.opened.source, ()))
-        except ConflictError as refusal:
+                openings = self.openings.get(entry.opened.source, ())
+                check_source(entry.opened, [decode_record(record, where=where) for where, record in openings])
+        except (ConflictError, RestoreError) as refusal:
             return refusal
         return None
 
@@ -208,7 +209,7 @@ class Writer:
             else:
                 entry.done.set_result(None)
 
-    async def _write(self, group: list[Entry]) -> dict[str, ConflictError]:
+    async def _write(self, group: list[Entry]) -> dict[str, AgentLoopError]:
         """One transaction; return the refusals by run."""
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._link.connect()
@@ -267,8 +268,7 @@ async def _look(connection: Connection, group: list[Entry], place: str) -> _Seen
             seen.newest[given(name)] = (given(newest), ended)
     if sources:
         for name, seq, record in await connection.fetch(_OPENINGS, sources):
-            fact = decode_record(record.encode(), where=f"{place}, fact {seq}")
-            seen.openings.setdefault(given(name), []).append(fact)
+            seen.openings.setdefault(given(name), []).append((f"{place}, fact {seq}", record))
     return seen
 
 
