@@ -428,7 +428,8 @@ class UnsettledError(AgentLoopError):
     Attributes:
         ref: the run's id.
         sends: ids of attempts without an end. calls: the calls without an answer, as
-            "exchange.position". Each is settled with `Runtime.settle_send` or `settle_call`.
+            "exchange.position". Each is settled with `Runtime.settle_send` or `settle_call`, or the
+            run is ended without knowing, with `Runtime.cancel`.
     """
 
     code = "unsettled"

@@ -169,6 +169,27 @@ async def test_of_two_processes_that_cancel_one_ends_it(ground: Ground) -> None:
     assert len(ends) == 1
 
 
+@pytest.mark.parametrize(("at", "when"), [(1, "before"), (1, "after"), (2, "before"), (2, "after")])
+async def test_who_cancels_may_die_as_well(ground: Ground, at: int, when: When) -> None:
+    """Its decision and the run's end are one write: that the call is lost, and then all of it or nothing."""
+    await died(ground, at=7)
+    before = await ground.facts()
+    async with ground.mortal(model(), at=at, when=when) as (dying, medium):
+        cancelling = asyncio.create_task(dying.cancel("r", author="Ann"))
+        await medium.dead.wait()
+        written = len(await ground.facts()) - len(before)
+        assert written == {(1, "before"): 0, (1, "after"): 1, (2, "before"): 1, (2, "after"): 3}[at, when]
+        ground.clock.advance(31)
+        async with ground.runtime(model()) as runtime:
+            await runtime.cancel("r", author="Bob")
+        medium.bury()
+        await asyncio.wait({cancelling})
+        cancelling.exception()
+    added = (await ground.facts())[len(before) :]
+    assert [type(fact) for fact in added] == [SlotMoved, SlotMoved, RunClosed]
+    assert [getattr(fact, "author", None) for fact in added[:2]] == [None, "Ann" if written == 3 else "Bob"]
+
+
 @pytest.mark.parametrize("author", ["", "x" * 129, 3])
 async def test_an_author_has_a_name(ground: Ground, author: Any) -> None:
     async with ground.runtime(model()) as runtime:

@@ -60,6 +60,7 @@ async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
         async for event in runtime.follow(ref, after=None):
             assert_type(event.event_id, str)
         await runtime.cancel(ref)
+        await runtime.cancel(ref, author="Ann")
         return result.require_text()
 
 
