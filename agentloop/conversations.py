@@ -101,7 +101,8 @@ class Conversations(ABC):
 
         Raises:
             LostError: there is no such conversation, or no such exchange in it.
-            ConflictError: ``name`` is taken, or the exchange has another digest.
+            ConflictError: ``name`` is taken, the exchange has another digest, or another process has
+                forgotten it just now.
             NotOwnerError: another process branches, redacts or forgets one of the two just now.
             PersistenceError: the store failed.
         """
@@ -135,8 +136,9 @@ class Conversations(ABC):
 
         Raises:
             InputError: not exactly one of the two was given.
-            LostError: nothing of that name is kept. ConflictError: a run of it goes on, it is one
-                turn of a conversation, or another conversation branched off from it.
+            LostError: nothing of that name is kept. ConflictError: a run of it goes on, here or in
+                another process, it is one turn of a conversation, or another conversation branched
+                off from it; nothing was dropped.
             NotOwnerError: another process branches, redacts or forgets it just now.
         """
         if (conversation is None) == (ref is None):

@@ -323,9 +323,22 @@ class StaleHeadError(ConflictError):
 
 
 class NotOwnerError(ConflictError):
-    """The run belongs to another owner."""
+    """The run belongs to another owner.
+
+    Attributes:
+        owner: who holds the run's lease, as in `RunRow`; None where nobody does, or it is not known.
+        seconds_left: how long the lease lives still, on the store's clock, 0.0 when it has run out;
+            None where there is none, or it is not known. A living owner prolongs it.
+    """
 
     code = "not_owner"
+
+    def __init__(self, what: str, rule: str, *, owner: str | None = None, seconds_left: float | None = None) -> None:
+        super().__init__(what, rule)
+        self.owner, self.seconds_left = owner, seconds_left
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
 
 
 class PersistenceError(AgentLoopError):
@@ -447,7 +460,8 @@ class UnsettledError(AgentLoopError):
     Attributes:
         ref: the run's id.
         sends: ids of attempts without an end. calls: the calls without an answer, as
-            "exchange.position". Each is settled with `Runtime.settle_send` or `settle_call`.
+            "exchange.position". Each is settled with `Runtime.settle_send` or `settle_call`, or the
+            run is ended without knowing, with `Runtime.cancel`.
             ``__cause__`` is the error of a lookup that was asked and failed.
     """
 

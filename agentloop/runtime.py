@@ -32,14 +32,23 @@ from .errors import (
 )
 from .events import TextPreview
 from .exchange import Book, BookLimits, Checkpoint, Fact, ReceiptMint, SlotState, Turn, checkpoint_of
-from .limits import CLOSE_SECONDS, LEASE_SECONDS, SETTLE_SECONDS, TOOL_THREADS, WAIT_SECONDS, check_seconds
-from .loop import drive
+from .limits import (
+    CLOSE_SECONDS,
+    FEEDBACK_BYTES,
+    LEASE_SECONDS,
+    SETTLE_SECONDS,
+    TOOL_THREADS,
+    WAIT_SECONDS,
+    check_count,
+    check_seconds,
+)
+from .loop import cancelled_end, drive
 from .messages import SystemMessage, ToolFeedback, ToolResult, UserMessage, require_tool_result
 from .persistence import Backend, ConversationStore, Gate, RunRow, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
 from .sinks import Emitter, Feed, Follower, Observer, ObserverHub, require_observer, wall_ms
-from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
+from .unsettled import SendStatus, Unsettled, require_settled, status_of, unsettled_of
 from .windows import (
     LiveRun,
     Run,
@@ -333,9 +342,36 @@ class Runtime(Conversations):
         self._check_open()
         return checkpoint_of(await self._store.turn(ref))
 
-    async def cancel(self, ref: str) -> None:
-        """Cancel a run and wait until its end is recorded. Harmless after the end."""
-        await self._live(ref).cancel()
+    async def cancel(self, ref: str, *, author: str | None = None) -> None:
+        """Cancel a run and wait until its end is recorded. Harmless after the end.
+
+        A run that goes on nowhere, as its process died or it waits to be settled, is taken over and
+        ended, and its conversation can go on. Its open calls are skipped. Of an effect of which
+        nobody knows what became of it the ``author`` decides that it is not waited for: a send ends
+        as abandoned, and may have been processed; a call's outcome stays unknown, in words that say so.
+
+        Args:
+            author: who decides; stored with each decision. 1 to 128 characters.
+
+        Raises:
+            LostError: no such run is kept. NotOwnerError: it goes on elsewhere.
+            UnsettledError: there is such an effect and no author; nothing was written.
+            RestoreError: the store holds facts of it that cannot be. PersistenceError: it failed.
+        """
+        if author is not None:
+            check_name("author", author)
+        ended = False
+        while not ended:
+            live = self._runs.get(ref)
+            if live is not None and live.goes_on:
+                await live.cancel()
+            if live is not None and (live.closed or self._state != "open" or self._store.fault is not None):
+                return
+            self._check_open()
+            pending = self._sends.of(ref)
+            if pending is not None:  # its driver has left it
+                await settle(pending.stop())
+            ended = await self._whole(self._entered(self._end_left(ref, author)))
 
     # -- what a process left that ended
 
@@ -400,7 +436,14 @@ class Runtime(Conversations):
         return await self._bound(live)
 
     async def settle_call(
-        self, ref: str, exchange: int, position: int, *, author: str, result: ToolResult | None = None
+        self,
+        ref: str,
+        exchange: int,
+        position: int,
+        *,
+        author: str,
+        result: ToolResult | None = None,
+        feedback_bytes: int = FEEDBACK_BYTES,
     ) -> None:
         """Say what became of a call whose outcome is unknown, or allow one more run of it.
 
@@ -408,13 +451,17 @@ class Runtime(Conversations):
             author: who decides; stored with the decision. 1 to 128 characters.
             result: what the model shall read; None allows the tool to run once more when the run
                 is resumed.
+            feedback_bytes: what the result may take with its call id, as JSON. A run's limits are
+                not stored: say its own where its agent's `LoopLimits` has another than the default.
 
         Raises:
             LostError: no such run or call. ConflictError: its outcome is known.
+            LimitExceeded: the result is larger than ``feedback_bytes``; it is never cut.
             NotOwnerError: the run goes on elsewhere, or here.
         """
         self._check_open()
         check_name("author", author)
+        check_count("feedback_bytes", feedback_bytes, 256)
         if result is not None:
             require_tool_result(result)
 
@@ -425,7 +472,14 @@ class Runtime(Conversations):
             feedback = ToolFeedback.of(slot.call.id, result)
             state: SlotState = "done" if result.status == "ok" else "failed"
             return book.settle_slot(
-                turn, exchange, position, state=state, feedback=feedback, author=author, at_ms=self._now_ms()
+                turn,
+                exchange,
+                position,
+                state=state,
+                feedback=feedback,
+                author=author,
+                at_ms=self._now_ms(),
+                max_bytes=feedback_bytes,
             )
 
         await self._whole(self._entered(self._settle(ref, step)))
@@ -450,7 +504,8 @@ class Runtime(Conversations):
         async with self._gate(ref):
             live = self._runs.get(ref)
             if live is not None and live.goes_on:
-                raise NotOwnerError(f"run {ref!r}", "expected a run that goes on nowhere, got one of this runtime")
+                rule = "expected a run that goes on nowhere, got one of this runtime"
+                raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
             turn = await self._store.take_over(ref, at_ms=self._now_ms())
             if turn.closed is not None:
                 outcome = turn.closed.outcome
@@ -460,6 +515,26 @@ class Runtime(Conversations):
                 self._runs.pop(ref, None)  # what it left off with is out of date
             finally:
                 await self._let_go(ref)
+
+    async def _end_left(self, ref: str, author: str | None) -> bool:
+        """End a run that goes on nowhere; False where it was taken up here meanwhile."""
+        async with self._gate(ref):
+            live = self._runs.get(ref)
+            if live is not None and live.goes_on:
+                return False
+            turn = await self._store.take_over(
+                ref, at_ms=self._now_ms(), check=require_settled if author is None else None
+            )
+            try:
+                if turn.closed is None:
+                    end = cancelled_end(turn)
+                    await self._store.commit(
+                        lambda book: book.end_run(turn, *end, author=author, at_ms=self._now_ms()), run_id=ref
+                    )
+                    self._runs.pop(ref, None)  # what it left off with is out of date
+            finally:
+                await self._let_go(ref)
+            return True
 
     async def _take_up(
         self, agent: Agent, ref: str, options: RunOptions, messages: tuple[SystemMessage | UserMessage, ...] | None

@@ -7,10 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from .errors import UnsettledError
 from .exchange import Fact, ReplyTaken, SendEnded, SendStarted, Turn
 from .messages import ModelReply
 
-__all__ = ["SendStatus", "Unsettled", "status_of", "unsettled_of"]
+__all__ = ["SendStatus", "Unsettled", "require_settled", "status_of", "unsettled_of"]
 
 
 class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +65,19 @@ def unsettled_of(turn: Turn) -> list[Unsettled]:
         if slot.feedback is None and slot.state in ("started", "unknown")
     ]
     return [*sends, *calls]
+
+
+def require_settled(turn: Turn) -> None:
+    """Refuse a run that goes on nowhere while an effect of it is unsettled.
+
+    Raises:
+        UnsettledError: names the sends and the calls.
+    """
+    found = unsettled_of(turn)
+    if found:
+        sends = tuple(item.effect_id for item in found if item.kind == "send")
+        calls = tuple(f"{item.exchange}.{item.position}" for item in found if item.kind == "call")
+        raise UnsettledError(turn.run_id, sends, calls)
 
 
 class SendStatus(msgspec.Struct, frozen=True, kw_only=True):

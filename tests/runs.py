@@ -188,9 +188,9 @@ class SlowBackend(MemoryBackend):
             raise
         self.log.append("whole")
 
-    async def forget(self, run_ids: Sequence[str]) -> None:
+    async def forget(self, run_ids: Sequence[str], *, unfinished: bool = False) -> None:
         await asyncio.sleep(0)
-        await super().forget(run_ids)
+        await super().forget(run_ids, unfinished=unfinished)
 
 
 @asynccontextmanager

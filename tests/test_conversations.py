@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import msgspec
 import pytest
 
 import agentloop as al
-from agentloop.exchange import ConversationBranched, RunRedacted
+from agentloop.exchange import ConversationBranched, OriginOpened, RunRedacted
 from agentloop.messages import ModelExchange, SystemMessage, UserMessage
 from agentloop.persistence import Backend, MemoryBackend
 from agentloop.persistence.sqlite import SQLiteBackend
-from agentloop.testing import ScriptedProvider, call, reply
+from agentloop.testing import FakeClock, ScriptedProvider, call, reply
 from tests.runs import facts_of
 
 AGENT = al.Agent(name="a", instructions="Be brief.")
@@ -216,6 +217,156 @@ async def test_what_another_process_wrote_is_forgotten(tmp_path: Path) -> None:
         await host.forget(conversation="c")
         assert await host.conversations() == []
         assert [name for name in path.parent.iterdir() if SECRET.encode() in name.read_bytes()] == []
+
+
+class Interleaved(SQLiteBackend):
+    """One process's handle: what another process does in between is done before its write.
+
+    Attributes:
+        between: awaited once, before the next forgetting, branching or opening is written.
+        reading: awaited once, before a conversation is read the next time.
+    """
+
+    between: Callable[[], Awaitable[object]] | None = None
+    reading: Callable[[], Awaitable[object]] | None = None
+
+    async def append(self, facts: Any, **given: Any) -> None:
+        between, self.between = self.between, None
+        if between is not None and isinstance(facts[0], OriginOpened | ConversationBranched):
+            await between()
+        await super().append(facts, **given)
+
+    async def forget(self, run_ids: Any, **given: Any) -> None:
+        between, self.between = self.between, None
+        if between is not None:
+            await between()
+        await super().forget(run_ids, **given)
+
+    async def load_conversation(self, name: str) -> Any:
+        reading, self.reading = self.reading, None
+        if reading is not None:
+            await reading()
+        return await super().load_conversation(name)
+
+
+class Two:
+    """Two runtimes on one file, as two processes, and a conversation ``c`` of one turn."""
+
+    def __init__(self, path: Path, *, one: list[Any], two: list[Any]) -> None:
+        self.clock = FakeClock(now=1000.0)
+        self.medium = Interleaved(path, clock=self.clock)
+        self.models = ScriptedProvider(one), ScriptedProvider(two)
+        self.one = al.Runtime(self.models[0], store=self.medium)
+        self.two = al.Runtime(self.models[1], store=SQLiteBackend(path, clock=self.clock))
+
+    async def __aenter__(self) -> Two:
+        await self.one.__aenter__()
+        await self.two.__aenter__()
+        await talk(self.one, "a")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.two.aclose()
+        await self.one.aclose()
+
+    async def later(self) -> None:
+        """What one has locked in other processes, it has not any more: it was away for long."""
+        self.clock.advance(31)
+
+
+async def test_a_conversation_that_another_process_went_on_with_is_not_forgotten(tmp_path: Path) -> None:
+    async with Two(tmp_path / "s.db", one=[reply("1"), reply("3")], two=[reply("2")]) as here:
+        here.medium.between = lambda: talk(here.two, "b")
+        with pytest.raises(
+            al.ConflictError, match=r"'c': expected all its runs to be forgotten, got run '\w+' besides"
+        ):
+            await here.one.forget(conversation="c")
+        assert here.one._store.fault is None
+        await talk(here.one, "c")  # and goes on, on what is there
+        told = ["system", "user: a", "model: 1", "user: b", "model: 2", "user: c", "model: 3"]
+        assert said(await here.one.history("c")) == said(await here.two.history("c")) == told
+        await here.one.forget(conversation="c")
+        assert await facts_of(here.two) == []
+
+
+async def test_a_conversation_that_another_process_branched_off_from_is_not_forgotten(tmp_path: Path) -> None:
+    async with Two(tmp_path / "s.db", one=[reply("1")], two=[reply("2")]) as here:
+        (ref,) = await here.one.exchanges("c")
+
+        async def branch() -> None:
+            with pytest.raises(al.NotOwnerError):
+                await here.two.branch("c", ref, "d")
+            await here.later()
+            await here.two.branch("c", ref, "d")
+            await talk(here.two, "b", conversation="d")
+
+        here.medium.between = branch
+        with pytest.raises(al.ConflictError, match="expected no branch of it, got conversation 'd'"):
+            await here.one.forget(conversation="c")
+        assert said(await here.one.history("d")) == ["system", "user: a", "model: 1", "user: b", "model: 2"]
+
+
+async def test_a_conversation_is_not_branched_that_another_process_has_just_forgotten(tmp_path: Path) -> None:
+    async with Two(tmp_path / "s.db", one=[reply("1"), reply("new")], two=[]) as here:
+        (ref,) = await here.one.exchanges("c")
+
+        async def forget() -> None:
+            with pytest.raises(al.NotOwnerError):
+                await here.two.forget(conversation="c")
+            await here.later()
+            await here.two.forget(conversation="c")
+
+        here.medium.between = forget
+        with pytest.raises(al.ConflictError, match="that its branch goes on from, got none"):
+            await here.one.branch("c", ref, "d")
+        assert (here.one._store.fault, await facts_of(here.one)) == (None, [])
+        with pytest.raises(al.LostError, match="conversation 'c'"):
+            await here.one.branch("c", ref, "d")
+        await talk(here.one, "a", conversation="d")
+        assert said(await here.one.history("d")) == ["system", "user: a", "model: new"]
+
+
+async def test_a_run_on_a_conversation_that_another_process_has_just_forgotten_begins_it_anew(tmp_path: Path) -> None:
+    async with Two(tmp_path / "s.db", one=[reply("1"), reply("new")], two=[]) as here:
+        here.medium.between = lambda: here.two.forget(conversation="c")
+        await talk(here.one, "b")
+        assert said((*here.models[0].requests[1].messages, *here.models[0].requests[1].exchanges)) == [
+            "system",
+            "user: b",
+        ]
+        assert said(await here.two.history("c")) == ["system", "user: b", "model: new"]
+
+
+async def test_what_is_forgotten_between_two_readings_is_lost_and_no_damage(tmp_path: Path) -> None:
+    async with Two(tmp_path / "s.db", one=[reply("1"), reply("new")], two=[reply("2"), reply("3")]) as here:
+        await talk(here.two, "x", conversation="e")  # which one does not know
+        (ref,) = await here.one.exchanges("e")
+        (run,) = (await here.two._store.conversation("e")).runs
+        here.medium.reading = lambda: here.two.forget(conversation="e")
+        with pytest.raises(al.LostError, match="conversation 'e'"):
+            await here.one.result(run)
+        with pytest.raises(al.LostError, match="conversation 'e'"):
+            await here.one.branch("e", ref, "d")
+        await talk(here.two, "b")  # so that one has to read it again
+        here.medium.reading = lambda: here.two.forget(conversation="c")
+        await talk(here.one, "c")
+        assert said(await here.one.history("c")) == ["system", "user: c", "model: new"]
+
+
+async def test_a_branch_that_cannot_be_read_keeps_what_it_may_go_on_from_and_the_store_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with al.Runtime(ScriptedProvider([reply("1"), reply("2")]), store=SQLiteBackend(path)) as host:
+        await talk(host, "a")
+        (ref,) = await host.exchanges("c")
+        await host.branch("c", ref, "d")
+        connection = sqlite3.connect(path)
+        connection.execute("UPDATE facts SET record = 'rubbish' WHERE record LIKE '%conversation_branched%'")
+        connection.commit()
+        connection.close()
+        with pytest.raises(al.RestoreError, match="fact 6: expected the checksum"):
+            await host.forget(conversation="c")
+        await talk(host, "b")
+        assert said(await host.history("c")) == ["system", "user: a", "model: 1", "user: b", "model: 2"]
 
 
 # -- redacting

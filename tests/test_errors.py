@@ -100,7 +100,7 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         False,
     ),
     (
-        NotOwnerError("run 'r1'", "another owner holds it"),
+        NotOwnerError("run 'r1'", "another owner holds it", owner="o1", seconds_left=4.5),
         "not_owner: run 'r1': another owner holds it",
         "not_owner",
         False,

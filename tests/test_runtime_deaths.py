@@ -13,7 +13,7 @@ import agentloop as al
 from agentloop.exchange import SendEnded, SendStarted, SlotMoved
 from agentloop.testing import ScriptedProvider, broken, call, reply
 from tests.mortal import Ground
-from tests.runs import pairs_in
+from tests.runs import follow_all, pairs_in
 
 APPENDS = 14
 """Origin; claim and reply of three model calls; claim and answer of three tools; the end."""
@@ -230,6 +230,30 @@ async def test_a_host_may_allow_one_more_run_of_a_tool_and_no_second_one(ground:
     assert authors == ["Ann", "Bob"]
 
 
+async def test_a_hosts_word_that_is_too_large_for_the_run_is_refused_and_not_cut(ground: Ground) -> None:
+    """A run's own limit is not stored, so the host says it (R98)."""
+    ran: list[Ran] = []
+    large = al.ToolResult.ok("x" * 5_000)
+    async with ground.mortal(model(), at=7) as (dying, medium):
+        await dying.submit(AGENT, "go", run_id="r", deps=ran)
+        await medium.dead.wait()
+    ground.clock.advance(31)
+    async with ground.runtime(model()) as runtime:
+        with pytest.raises(al.LimitExceeded) as caught:
+            await runtime.settle_call("r", 0, 1, author="Ann", result=large)
+        assert (caught.value.limit, caught.value.allowed) == ("feedback_bytes", 4_096)
+        assert 5_000 < caught.value.got < 5_100
+        with pytest.raises(al.InputError, match="feedback_bytes: expected an integer from 256"):
+            await runtime.settle_call("r", 0, 1, author="Ann", result=large, feedback_bytes=0)
+        (item,) = await runtime.unsettled()
+        assert item.tool == "pay"
+        await runtime.settle_call("r", 0, 1, author="Ann", result=large, feedback_bytes=8_192)
+        assert await runtime.unsettled() == []
+        slot = runtime._store.book.turn("r").entries[0].slots[1]
+        assert slot.feedback is not None
+        assert slot.feedback.text == large.text
+
+
 async def test_an_owner_that_was_away_too_long_cannot_write_any_more(ground: Ground) -> None:
     """(R83)"""
     ran: list[Ran] = []
@@ -275,10 +299,12 @@ async def test_a_run_that_lives_is_refused_and_its_end_is_told(ground: Ground) -
                 runtime.run(AGENT, "go", run_id="r", deps=[]),
                 runtime.settle_call("r", 0, 1, author="host"),
             ):
-                with pytest.raises(al.NotOwnerError, match=r"for 20\.\d+ s more"):
+                with pytest.raises(al.NotOwnerError, match=r"for 20\.\d+ s more") as caught:
                     await attempt
+                assert (caught.value.owner, caught.value.seconds_left) == (owner._owner, 20.0)
             (row,) = await runtime.unfinished()
             assert row.lease is not None
+            assert row.lease.owner == owner._owner
             assert await runtime.unsettled() == []  # it goes on, as far as anybody knows
             with pytest.raises(al.OutcomeError, match="running"):
                 await runtime.result("r")
@@ -393,3 +419,40 @@ async def test_a_limit_that_was_being_stored_stays_a_limit(ground: Ground) -> No
         async with ground.runtime(model()) as runtime:
             result = await runtime.resume("r", agent, deps=ran)
     assert (result.outcome, result.reason, ran) == ("limit_reached", "max_tool_calls", [])
+
+
+async def test_a_lost_call_that_no_budget_is_left_to_repeat_ends_in_the_limit_and_says_that_it_is_unknown(
+    ground: Ground,
+) -> None:
+    """(R102, R139)"""
+    agent = al.Agent(name="a", tools=[look], limits=al.LoopLimits(max_tool_calls=2))
+    script = [reply(calls=[call("look"), call("look")])]
+    ran: list[Ran] = []
+    async with ground.mortal(ScriptedProvider(script), at=5) as (dying, medium):  # the first has run
+        await dying.submit(agent, "go", run_id="r", conversation="c", deps=ran)
+        await medium.dead.wait()
+    ground.clock.advance(31)
+    async with ground.mortal(model(), at=3) as (dying, medium):  # lost, started, and its answer is not stored again
+        resumed = asyncio.create_task(dying.resume("r", agent, deps=ran))
+        await medium.dead.wait()
+        medium.bury()
+        await asyncio.wait({resumed})
+        resumed.exception()
+    ground.clock.advance(31)
+    provider = ScriptedProvider([reply("I see.")])
+    async with ground.runtime(provider) as runtime:
+        result = await runtime.resume("r", agent, deps=ran)
+        assert (result.outcome, result.reason) == ("limit_reached", "max_tool_calls")
+        assert (await runtime.unsettled(), provider.requests) == ([], [])
+        told = [event for event in await follow_all(runtime, "r") if isinstance(event, al.ToolSkipped)]
+        assert [(event.slot, event.code) for event in told] == [
+            ("unknown", "max_tool_calls"),
+            ("skipped", "max_tool_calls"),
+        ]
+        await runtime.run(agent, "again", conversation="c", deps=ran)
+        words = "the run reached its limit (max_tool_calls)"
+        assert [text for _, text in pairs_in(provider.requests[0])] == [
+            f"Error: {words}; whether the effect of this call happened is unknown.",
+            f"This call was not run: {words}.",
+        ]
+    assert [one.attempt for one in ran] == [1, 2]

@@ -572,3 +572,17 @@ async def test_a_run_without_checkpoints_is_not_resumed_with_a_wait(ground: Grou
             with pytest.raises(al.InputError, match=match):
                 await runtime.resume("r", AGENT, **options)
         assert (await runtime.unfinished())[0].lease is None
+
+
+async def test_a_run_that_left_a_send_is_cancelled_by_name_with_it(ground: Ground) -> None:
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", conversation="c", checkpoint=True, wait=WAIT)
+        await runtime.cancel("r")
+        await slow.gone.wait()
+        status = await runtime.read("r")
+        assert (status.outcome.outcome, status.outcome.code) == ("abandoned", "cancelled")
+        assert await runtime.unfinished() == []
+        slow.go.set()
+        assert (await runtime.run(AGENT, "next", conversation="c")).text == "one two"

@@ -76,9 +76,13 @@ def busy_tool(scope: Scope) -> str | None:
 
 
 async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, code: str, text: str) -> None:
-    """Answer open calls without running them (``skipped``)."""
+    """Answer calls without running them: an open one is ``skipped``, one whose outcome is unknown stays so."""
     for position in positions:
-        await _complete(scope, exchange, position, "skipped", code, f"This call was not run: {text}.")
+        if scope.turn.entries[exchange].slots[position].state == "unknown":
+            words = f"Error: {text}; whether the effect of this call happened is unknown."
+            await _complete(scope, exchange, position, "unknown", code, words)
+        else:
+            await _complete(scope, exchange, position, "skipped", code, f"This call was not run: {text}.")
 
 
 async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: str) -> None:
@@ -87,12 +91,17 @@ async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: s
 
 async def _complete(scope: Scope, exchange: int, position: int, state: SlotState, code: str, text: str) -> None:
     slot = scope.turn.entries[exchange].slots[position]
-    feedback = fit(scope, slot, ToolResult.error(text))
-    await scope.commit(
-        lambda book: book.complete(
-            scope.turn, exchange, position, state=state, feedback=feedback, code=code, at_ms=scope.now_ms()
+    feedback, now = fit(scope, slot, ToolResult.error(text)), scope.now_ms()
+    if state == "unknown":
+        await scope.commit(
+            lambda book: book.leave_slot(scope.turn, exchange, position, feedback=feedback, code=code, at_ms=now)
         )
-    )
+    else:
+        await scope.commit(
+            lambda book: book.complete(
+                scope.turn, exchange, position, state=state, feedback=feedback, code=code, at_ms=now
+            )
+        )
     scope.emitter.process(
         ToolSkipped,
         None,

@@ -87,7 +87,14 @@ async def _store(scope: Scope, exchange: int, position: int, found: ToolResult |
     feedback = fit(scope, slot, found)
     return await scope.commit(
         lambda book: book.settle_slot(
-            scope.turn, exchange, position, state=state, feedback=feedback, at_ms=now, author=author
+            scope.turn,
+            exchange,
+            position,
+            state=state,
+            feedback=feedback,
+            at_ms=now,
+            author=author,
+            max_bytes=scope.limits.feedback_bytes,
         )
     )
 

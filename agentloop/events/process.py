@@ -124,7 +124,10 @@ class ToolEnded(Event, frozen=True):
 
 
 class ToolSkipped(Event, frozen=True):
-    """A call was answered without running: refused (``failed``) or not run (``skipped``)."""
+    """A call was answered without running: refused (``failed``) or not run (``skipped``).
+
+    Or not again (``unknown``): a process ran it and died, and no tool call was left to repeat it.
+    """
 
     type: ClassVar[str] = "tool.skipped"
 

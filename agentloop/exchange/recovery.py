@@ -2,14 +2,15 @@
 
 Nothing here guesses. A started slot becomes ``unknown`` when its run is taken over; a send without
 an end stays as it is. Both wait until somebody who knows says what became of them, or allows one
-more try.
+more try, or ends the run without knowing.
 """
 
 from __future__ import annotations
 
-from ..errors import ConflictError, HistoryError, LostError
-from ..messages import ToolFeedback, Usage
-from .facts import Fact, RerunAllowed, SendEnded, SlotMoved
+from ..errors import ConflictError, HistoryError, LimitExceeded, LostError
+from ..limits import FEEDBACK_BYTES
+from ..messages import ToolFeedback, ToolResult, Usage
+from .facts import Fact, RerunAllowed, RunClosed, RunOutcome, SendEnded, SlotMoved
 from .slots import SlotState, move
 from .state import State
 from .turn import Slot, Turn
@@ -63,11 +64,16 @@ class Recovery(State):
         feedback: ToolFeedback,
         author: str,
         at_ms: int,
+        max_bytes: int = FEEDBACK_BYTES,
     ) -> tuple[Fact, ...]:
         """Say what became of an execution whose outcome is unknown (``done`` or ``failed``).
 
+        Args:
+            max_bytes: of the feedback with its call id, as JSON. A host's words are not cut.
+
         Raises:
             ConflictError: the slot is not unknown, or holds feedback already.
+            LimitExceeded: ``feedback_bytes``: the feedback is larger (R98).
         """
         self._running(turn)
         where = f"call {exchange}.{position}"
@@ -76,6 +82,9 @@ class Recovery(State):
             raise ConflictError(where, f"expected an unknown slot to be done or failed, got {slot.state} to {state}")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
+        size = len(self._encoded(feedback))
+        if size > max_bytes:
+            raise LimitExceeded("feedback_bytes", max_bytes, size)
         return (
             self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code="settled", author=author),
         )
@@ -103,6 +112,81 @@ class Recovery(State):
             at_ms=at_ms,
         )
         return (allowed,)
+
+    def leave_slot(
+        self,
+        turn: Turn,
+        exchange: int,
+        position: int,
+        *,
+        feedback: ToolFeedback,
+        code: str,
+        at_ms: int,
+        author: str | None = None,
+    ) -> tuple[Fact, ...]:
+        """Answer a call whose outcome nobody will know: it stays ``unknown``, and its feedback says so.
+
+        Args:
+            author: the host that decided it; None where the run itself did.
+
+        Raises:
+            ConflictError: the slot is not unknown, or holds feedback already.
+        """
+        self._running(turn)
+        where = f"call {exchange}.{position}"
+        slot = self._slot(turn, exchange, position)
+        if slot.state != "unknown" or slot.feedback is not None:
+            raise ConflictError(where, f"expected an unknown slot to stay so, got one that is {slot.state}")
+        self._check_feedback(exchange, slot, feedback)
+        return (
+            self._moved(turn, exchange, position, "unknown", at_ms=at_ms, feedback=feedback, code=code, author=author),
+        )
+
+    def end_run(
+        self, turn: Turn, outcome: RunOutcome, reason: str, words: str, *, author: str | None, at_ms: int
+    ) -> tuple[Fact, ...]:
+        """End a run that was taken over as it is, in one batch; its conversation can go on then.
+
+        Open calls are skipped. A send without an end is abandoned: the server may have worked on it. A
+        call whose outcome is unknown stays so, with feedback that says it.
+
+        Args:
+            reason: also the code of each of these. words: why, for the model: "the run was cancelled".
+            author: who decides that nobody will know what became of an effect.
+
+        Raises:
+            ConflictError: it has ended, or an effect needs a decision and there is no author.
+        """
+        self._running(turn)
+        sends = tuple(
+            SendEnded(
+                run_id=turn.run_id,
+                attempt_id=attempt_id,
+                outcome="abandoned",
+                code=reason,
+                may_have_been_processed=True,
+                author=author,
+                at_ms=at_ms,
+            )
+            for attempt_id in turn.sends
+        )
+        last = len(turn.entries) - 1
+        calls: list[Fact] = []
+        for position, slot in enumerate(turn.entries[last].slots if turn.entries else ()):
+            if slot.feedback is None and slot.state in ("open", "waiting"):
+                result = ToolResult.error(f"This call was not run: {words}.")
+                feedback = ToolFeedback.of(slot.call.id, result)
+                state = move(slot.state, "skipped", where=f"call {last}.{position}")
+                calls.append(self._moved(turn, last, position, state, at_ms=at_ms, feedback=feedback, code=reason))
+            elif slot.feedback is None:
+                result = ToolResult.error(f"Error: {words}; whether the effect of this call happened is unknown.")
+                feedback = ToolFeedback.of(slot.call.id, result)
+                calls += self.leave_slot(
+                    turn, last, position, feedback=feedback, code=reason, at_ms=at_ms, author=author
+                )
+        if author is None and (sends or any(type(fact) is SlotMoved and fact.state == "unknown" for fact in calls)):
+            raise ConflictError(f"run {turn.run_id!r}", "expected an author who decides what nobody knows, got none")
+        return (*sends, *calls, RunClosed(run_id=turn.run_id, outcome=outcome, reason=reason, at_ms=at_ms))
 
     def slot(self, turn: Turn, exchange: int, position: int) -> Slot:
         """The slot of one call.

@@ -164,6 +164,8 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
     if fact.feedback is None:
         if fact.state in CLOSING:
             return f"expected feedback for a call that is {fact.state}"
+        if fact.state == slot.state:
+            return f"expected feedback for a call that stays {fact.state}"
     elif require_tool_feedback(fact.feedback).tool_call_id != slot.call.id:
         return "expected the feedback of this call"
     if fact.state == "started":

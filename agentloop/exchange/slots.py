@@ -13,9 +13,10 @@ unique inside a reply only. A slot that holds feedback is *closed*: the next req
     waiting  -> open | skipped
     unknown  -> done | failed      settled by a lookup or by the host
              -> started            declared idempotent, or allowed once by a lookup or by the host
+             -> unknown            for good: nobody will say, and its feedback says so
 
 ``unknown`` may hold feedback that says so (a timeout, a cancel: the run or the conversation goes
-on) or none (a crash of the process: the run waits for settling).
+on) or none (a crash of the process: the run waits for settling, or is ended as it is).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NEXT: Final[Mapping[SlotState, frozenset[SlotState]]] = {
     "open": frozenset({"started", "failed", "skipped", "waiting"}),
     "started": frozenset({"done", "failed", "unknown"}),
     "waiting": frozenset({"open", "skipped"}),
-    "unknown": frozenset({"done", "failed", "started"}),
+    "unknown": frozenset({"done", "failed", "started", "unknown"}),
     "done": frozenset(),
     "failed": frozenset(),
     "skipped": frozenset(),

@@ -2,7 +2,7 @@
 
 from .drive import advance, close, drive
 from .states import NEXT, Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, phase_of, step, verdict
+from .step import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, cancelled_end, phase_of, step, verdict
 
 __all__ = [
     "Action",
@@ -17,6 +17,7 @@ __all__ = [
     "Skip",
     "Wait",
     "advance",
+    "cancelled_end",
     "close",
     "drive",
     "follow",

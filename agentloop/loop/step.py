@@ -12,11 +12,24 @@ from typing import Final
 import msgspec
 
 from ..effects import Ledger, ResendPolicy, has_room
-from ..exchange import Entry, RunOutcome, SendEnded, Slot, Turn
+from ..exchange import Entry, RunOutcome, Slot, Turn
 from ..limits import LoopLimits
 from .states import Phase
 
-__all__ = ["Action", "Answer", "Ask", "Close", "Recover", "Resend", "Skip", "Wait", "phase_of", "step", "verdict"]
+__all__ = [
+    "Action",
+    "Answer",
+    "Ask",
+    "Close",
+    "Recover",
+    "Resend",
+    "Skip",
+    "Wait",
+    "cancelled_end",
+    "phase_of",
+    "step",
+    "verdict",
+]
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -45,7 +58,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """Answer these open calls without running them; the run closes next."""
+    """Answer these calls without running them, or without running them again; the run closes next.
+
+    One whose outcome is unknown stays so, and is told that.
+    """
 
     exchange: int
     positions: tuple[int, ...]
@@ -140,7 +156,8 @@ def step(
     An effect that an earlier owner began and nobody has answered is settled before anything else.
     Lookups come first, so that what they find is stored even where the run must wait. When no call
     is left of which nobody knows, what may run again does: an idempotent tool, or one that a host
-    or a lookup allowed once more. An end that
+    or a lookup allowed once more. Where no tool call is left to run idempotent ones again, that
+    limit ends the run, and they stay unknown. An end that
     an earlier owner began to record is recorded to the end: an attempt that failed is not made
     again, unless ``resend`` and what is left of the budget allow it, and nothing runs after a tool
     that crashed (R142).
@@ -152,8 +169,9 @@ def step(
     last = turn.last
     if turn.sends:
         return Wait(tuple(turn.sends), ())
-    if turn.ended is not None and turn.ended.author is None and turn.ended.code != "paused":
-        return _resend(turn, turn.ended, ledger, limits, elapsed, resend) or _end(turn.ended.code or "abandoned")
+    failed = _failed(turn)
+    if failed is not None:
+        return _resend(turn, ledger, limits, elapsed, resend) or failed
     if last is None:
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
@@ -168,11 +186,11 @@ def step(
         return Close(kind, last.reply.termination.reason)
     if not last.slots:
         return Close("completed", last.reply.termination.reason)
-    ending = next((code for slot in last.slots if (code := _ending_of(slot)) is not None), None)
+    ending = _ending(last)
     if not open_calls:
         return _ask_or_close(ledger, limits, elapsed) if ending is None else _end(ending)
     if ending is not None:  # an owner ended half way through
-        return Skip(at, open_calls, ending, _ENDED[_end(ending).outcome].format(ending))
+        return Skip(at, open_calls, ending, _words(_end(ending)))
     limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed)
     if limit is None:
         limit = _limit_of_wire(last, len(open_calls), limits, sent_bytes, max_request_bytes)
@@ -182,20 +200,62 @@ def step(
 
 
 def _resend(
-    turn: Turn, ended: SendEnded, ledger: Ledger, limits: LoopLimits, elapsed: float, policy: ResendPolicy | None
+    turn: Turn, ledger: Ledger, limits: LoopLimits, elapsed: float, policy: ResendPolicy | None
 ) -> Resend | None:
-    """Whether the attempt that ended so is followed by another one."""
-    if policy is None or not policy.allows(ended) or _limit_of_asking(ledger, limits, elapsed) is not None:
+    """Whether the attempt that brought nothing is followed by another one."""
+    ended = turn.ended
+    if (
+        ended is None
+        or policy is None
+        or not policy.allows(ended)
+        or _limit_of_asking(ledger, limits, elapsed) is not None
+    ):
         return None
     place = policy.place(turn.refused)
     return None if place is None else Resend(ended.attempt_id, ended.code or "", *policy.wait(ended, place))
+
+
+def cancelled_end(turn: Turn) -> tuple[RunOutcome, str, str]:
+    """How a run ends that is cancelled where it goes on nowhere: outcome, reason, and the words for its calls.
+
+    An end that an owner began to record stays the run's end (R142).
+    """
+    last = turn.last
+    end = _failed(turn)
+    if end is None and last is not None and verdict(last) == "completed":
+        ending = _ending(last)
+        end = None if ending is None else _end(ending)
+    if end is None:
+        end = _end("cancelled")
+    return end.outcome, end.reason or end.outcome, _words(end)
+
+
+def _failed(turn: Turn) -> Close | None:
+    """The end of a run whose newest attempt ended without a reply, unless a host settled it or it never left."""
+    ended = turn.ended
+    if ended is None or ended.author is not None or ended.code == "paused":
+        return None
+    return _end(ended.code or "abandoned")
+
+
+def _ending(last: Entry) -> str | None:
+    """The code under which an owner began to end the run at one of these calls."""
+    return next((code for slot in last.slots if (code := _ending_of(slot)) is not None), None)
+
+
+def _words(end: Close) -> str:
+    return _ENDED[end.outcome].format(end.reason)
 
 
 def _ending_of(slot: Slot) -> str | None:
     """The code under which an owner began to end the run at this call, None where it did not."""
     if slot.state == "skipped":
         return slot.code
-    return "tool_crashed" if slot.state == "unknown" and slot.code in _CRASHES else None
+    if slot.state != "unknown" or slot.feedback is None:
+        return None
+    if slot.code in _CRASHES:
+        return "tool_crashed"
+    return slot.code if slot.code in _LIMITS else None
 
 
 def _end(code: str) -> Close:
@@ -212,12 +272,24 @@ def _recovery(
     repeatable: Container[str],
     lookups: Container[str],
 ) -> Action:
+    """Run lost calls again, or none of them: one that a host must decide about holds up the others.
+
+    So does one that a host allowed and no call is left for: the host was asked what became of it, and
+    can still say. Nobody need be asked about a tool that is declared idempotent (R8).
+    """
     asked = tuple(p for p in unknown if not last.slots[p].rerun and last.slots[p].call.name in lookups)
     if asked:
         return Recover(at, asked)
-    again = tuple(p for p in unknown if last.slots[p].rerun or last.slots[p].call.name in repeatable)
-    if len(again) == len(unknown) and ledger.left("tool_calls") != 0:
-        return Answer(at, again[0])
+    ending = _ending(last)  # which an owner began, and another one goes through with
+    left = ledger.left("tool_calls")
+    enough = ending is None and (left is None or left >= len(unknown))
+    declared = [last.slots[p].call.name in repeatable for p in unknown]
+    if enough and all(is_so or last.slots[p].rerun for p, is_so in zip(unknown, declared, strict=True)):
+        return Answer(at, unknown[0])
+    if all(declared):
+        unanswered = tuple(p for p, slot in enumerate(last.slots) if slot.feedback is None)
+        code = ending or "max_tool_calls"
+        return Skip(at, unanswered, code, _words(_end(code)))
     return Wait((), unknown)
 
 

@@ -68,7 +68,7 @@ class Backend(Protocol):
 
     Whatever goes wrong on the medium is a `PersistenceError`. When `append` returns, the whole
     batch is on the medium; when it raises one, or is cancelled, the outcome is unknown (R90, R91).
-    ``ConflictError`` and its kinds mean that the batch was refused whole and nothing was written.
+    ``ConflictError`` and its kinds, and ``RestoreError``, mean that it was refused whole and nothing was written.
 
     Attributes:
         durable: whether facts outlive this process.
@@ -97,8 +97,8 @@ class Backend(Protocol):
             AdmissionError: these are not facts of one run, of which only the first may open it.
             NotOwnerError: the run's lease has another token now, or it has none.
             StaleHeadError: the conversation has another newest run, or one that goes on.
-            ConflictError: the run that the batch opens is there already, or the run that it goes on
-                with is not there.
+            ConflictError: the run that the batch opens is there already, the run that it goes on
+                with is not there, or the run whose exchange a branch goes on from.
         """
 
     async def load(self) -> list[Fact]:
@@ -141,8 +141,21 @@ class Backend(Protocol):
     async def release(self, lease: Lease) -> None:
         """Give a lease up. Harmless when it was lost."""
 
-    async def forget(self, run_ids: Sequence[str]) -> None:
-        """Drop all facts of these runs atomically."""
+    async def forget(self, run_ids: Sequence[str], *, unfinished: bool = False) -> None:
+        """Drop all facts of these runs atomically. One that is not there is no matter.
+
+        The conditions are held in the transaction that deletes, so what another process opens at the
+        same time is either seen here, or finds them gone.
+
+        Args:
+            unfinished: drop those too that have not ended; for who has just written them and takes
+                them back.
+
+        Raises:
+            ConflictError: one has not ended, a conversation of theirs has a run besides, or a
+                conversation that stays branched off from one of theirs. Nothing was dropped.
+            RestoreError: what a conversation branched off from cannot be read. Nothing was dropped.
+        """
 
     async def redact(self, fact: RunRedacted) -> None:
         """Put this fact in the place of all facts of its run, atomically.

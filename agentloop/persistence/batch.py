@@ -5,21 +5,25 @@ Every medium checks them in the transaction that writes, and refuses in the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple, get_args
 
 from ..errors import AdmissionError, ConflictError, NotOwnerError, StaleHeadError
 from ..exchange import ConversationBranched, Fact, OriginOpened, RunClosed, RunRedacted
+from .backend import Lease
 
 __all__ = [
     "Batch",
+    "HeldRun",
     "KINDS",
     "Opening",
     "check_ended",
+    "check_forget",
     "check_head",
     "check_no_owner",
     "check_owner",
     "check_presence",
+    "check_source",
     "require_batch",
 ]
 
@@ -84,7 +88,7 @@ def check_presence(batch: Batch, *, there: bool) -> None:
 
 
 def check_ended(run_id: str, *, ended: bool | None) -> None:
-    """A run may be redacted when it has ended.
+    """A run may be redacted, or forgotten, when it has ended.
 
     Args:
         ended: None when it is not there.
@@ -97,19 +101,73 @@ def check_ended(run_id: str, *, ended: bool | None) -> None:
         raise ConflictError(f"run {run_id!r}", f"expected a run that ended, got {got}")
 
 
-def check_owner(run_id: str, *, token: int | None, held: int | None) -> None:
+class HeldRun(NamedTuple):
+    """A run as a medium has it when it is to be forgotten."""
+
+    run_id: str
+    conversation: str | None
+    ended: bool
+
+
+def check_forget(
+    run_ids: Collection[str], held: Sequence[HeldRun], branches: Iterable[ConversationBranched], *, unfinished: bool
+) -> None:
+    """Runs may be forgotten that ended, with all of their conversation, when nothing that stays goes on from it.
+
+    Args:
+        run_ids: those to be forgotten. held: of these the ones that are there, and every run of their
+            conversations. branches: every branch that is there, of any conversation.
+        unfinished: whether those that have not ended may be forgotten too.
+
+    Raises:
+        ConflictError: it is not so; names what is in the way.
+    """
+    ours = [run for run in held if run.run_id in run_ids]
+    for run in ours:
+        check_ended(run.run_id, ended=run.ended or unfinished)
+    for run in held:
+        if run.run_id not in run_ids:
+            rule = f"expected all its runs to be forgotten, got run {run.run_id!r} besides"
+            raise ConflictError(f"conversation {run.conversation!r}", rule)
+    names = {run.conversation for run in ours}
+    for branched in branches:
+        if branched.source in names and branched.run_id not in run_ids:
+            rule = f"expected no branch of it, got conversation {branched.conversation!r}"
+            raise ConflictError(f"conversation {branched.source!r}", rule)
+
+
+def check_source(opened: ConversationBranched, openings: Iterable[Fact]) -> None:
+    """A branch may be made from an exchange whose run is there.
+
+    Args:
+        openings: the first fact of each run of its source.
+
+    Raises:
+        ConflictError: the source is not there, or another one of its name; it was forgotten meanwhile.
+    """
+    origin = opened.continues.origin_id
+    if not any(isinstance(fact, OriginOpened | RunRedacted) and fact.origin_id == origin for fact in openings):
+        rule = f"expected the run with origin {origin!r} that its branch goes on from, got none"
+        raise ConflictError(f"conversation {opened.source!r}", rule)
+
+
+def check_owner(run_id: str, *, token: int | None, held: Lease | None) -> None:
     """Only the run's last owner may write, or anyone while nobody ever owned it.
 
     Args:
-        token: the writer's. held: the one of the run's lease, expired or not; None without one.
+        token: the writer's. held: the run's lease, expired or not; None without one.
 
     Raises:
-        NotOwnerError: the two differ.
+        NotOwnerError: the tokens differ; says who the owner is and for how long still.
     """
-    if token != held:
-        wanted = "a writer without a lease" if held is None else f"the owner with token {held}"
-        got = "one without a lease" if token is None else f"token {token}"
-        raise NotOwnerError(f"run {run_id!r}", f"expected {wanted}, got {got}")
+    got = "one without a lease" if token is None else f"token {token}"
+    if held is None:
+        if token is not None:
+            raise NotOwnerError(f"run {run_id!r}", f"expected a writer without a lease, got {got}")
+    elif token != held.token:
+        rule = f"expected the owner with token {held.token}, got {got}"
+        left = max(0.0, held.seconds_left)
+        raise NotOwnerError(f"run {run_id!r}", rule, owner=held.owner, seconds_left=left)
 
 
 def check_no_owner(run_id: str, *, owner: str, seconds_left: float) -> None:
@@ -120,7 +178,7 @@ def check_no_owner(run_id: str, *, owner: str, seconds_left: float) -> None:
     """
     if seconds_left > 0:
         rule = f"expected a run that nobody owns, got one of {owner!r} for {seconds_left:.3f} s more"
-        raise NotOwnerError(f"run {run_id!r}", rule)
+        raise NotOwnerError(f"run {run_id!r}", rule, owner=owner, seconds_left=seconds_left)
 
 
 def check_head(conversation: str, *, after: str | None, newest: str, ended: bool) -> None:

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 from ..errors import ConflictError
-from ..exchange import ConversationBranched, ExchangeRef, State, branch, restore, tombstone
+from ..exchange import ExchangeRef, State, branch, restore, tombstone
 from .backend import Lease
 from .gate import Gate
 from .lineage import read_conversation
@@ -43,8 +43,8 @@ class ConversationStore(Store):
         """Begin a conversation that goes on from an exchange of another.
 
         Raises:
-            ConflictError: the name is taken, or the digest is another exchange's.
-            LostError: there is no such exchange.
+            ConflictError: the name is taken, the digest is another exchange's, or another process has
+                forgotten the exchange just now. LostError: there is no such exchange.
             NotOwnerError: another process forgets, redacts or branches one of the two just now.
             Otherwise as `commit`.
         """
@@ -55,14 +55,16 @@ class ConversationStore(Store):
                 raise ConflictError(f"conversation {name!r}", "expected a name that is not used yet")
             async with self._gate(new), self._gate(old):  # in the order in which a branch reads what it goes on from
                 self._check()
-                await self._reload(new, there=False)
-                await self._reload(old)
-                facts = branch(self.book, run_id=run_id, conversation=name, source=source, at=at, at_ms=at_ms)
-                after = "" if self.durable else None
-                await self._write(lambda: self._backend.append(facts, after=after), "branching a conversation")
-                self.book.install(facts)
-                self._rest(old)
-                self._rest(new)
+                try:
+                    await self._reload(new, there=False)
+                    await self._reload(old)
+                    facts = branch(self.book, run_id=run_id, conversation=name, source=source, at=at, at_ms=at_ms)
+                    after = "" if self.durable else None
+                    await self._write(lambda: self._backend.append(facts, after=after), "branching a conversation")
+                    self.book.install(facts)
+                finally:
+                    self._rest(old)
+                    self._rest(new)
 
     async def redact(self, run_id: str, *, author: str, at_ms: int) -> None:
         """Remove the texts of an ended run; its digests stay. Doing so again changes nothing.
@@ -103,7 +105,6 @@ class ConversationStore(Store):
             await super().forget(run_ids)
             return
         async with self._apart(names):
-            await self._check_branches(names)
             await super().forget(run_ids)
 
     # -- private
@@ -149,13 +150,3 @@ class ConversationStore(Store):
     async def _unlock(self, lease: Lease) -> None:
         if self.fault is None:  # else it runs out by itself
             await self._read(lambda: self._backend.release(lease))
-
-    async def _check_branches(self, names: set[str]) -> None:
-        """Refuse when a conversation that stays goes on from one of these."""
-        for row in await self._read(self._backend.runs):
-            if row.outcome != "branched" or row.conversation is None or row.conversation in names:
-                continue
-            for fact in await self._read(lambda run_id=row.run_id: self._backend.load_run(run_id)):  # type: ignore[misc]
-                if type(fact) is ConversationBranched and fact.source in names:
-                    rule = f"expected no branch of it, got conversation {fact.conversation!r}"
-                    raise ConflictError(f"conversation {fact.source!r}", rule)

@@ -6,10 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..exchange import Fact, RunRedacted
+from ..exchange import ConversationBranched, Fact, RunRedacted
 from ..limits import check_seconds
 from .backend import ConversationRow, Lease, RunRow
-from .batch import Opening, check_ended, check_head, check_no_owner, check_owner, check_presence, require_batch
+from .batch import (
+    HeldRun,
+    Opening,
+    check_ended,
+    check_forget,
+    check_head,
+    check_no_owner,
+    check_owner,
+    check_presence,
+    check_source,
+    require_batch,
+)
 
 __all__ = ["MemoryBackend"]
 
@@ -55,8 +66,7 @@ class MemoryBackend:
     async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
         """Hold the batch."""
         batch = require_batch(facts)
-        lease = self._leases.get(batch.run_id)
-        check_owner(batch.run_id, token=token, held=None if lease is None else lease.token)
+        check_owner(batch.run_id, token=token, held=self._lease(batch.run_id))
         check_presence(batch, there=batch.run_id in self._runs)
         if batch.opened is not None:
             self._open(batch.opened, after)
@@ -131,8 +141,15 @@ class MemoryBackend:
         if held is not None and held.token == lease.token:
             del self._leases[lease.run_id]
 
-    async def forget(self, run_ids: Sequence[str]) -> None:
+    async def forget(self, run_ids: Sequence[str], *, unfinished: bool = False) -> None:
         """Drop the runs' facts."""
+        there = [run_id for run_id in run_ids if run_id in self._runs]
+        names = {name for run_id in there if (name := self._runs[run_id].opened.conversation) is not None}
+        whole = [*there, *(run_id for name in names for run_id in self._conversations[name])]
+        held = [HeldRun(run_id, self._runs[run_id].opened.conversation, self._has_ended(run_id)) for run_id in whole]
+        openings = [run.opened for run in self._runs.values()] if names else []
+        branches = [opened for opened in openings if isinstance(opened, ConversationBranched)]
+        check_forget(set(run_ids), held, branches, unfinished=unfinished)
         for run_id in run_ids:
             self._leases.pop(run_id, None)
             self._unfinished.pop(run_id, None)
@@ -153,12 +170,18 @@ class MemoryBackend:
     async def close(self) -> None:
         """Nothing to release."""
 
+    def _has_ended(self, run_id: str) -> bool:
+        return run_id not in self._unfinished
+
     def _open(self, opened: Opening, after: str | None) -> None:
         name = opened.conversation
         if name is not None:
             runs = self._conversations.get(name, [])
             newest = runs[-1] if runs else ""
-            check_head(name, after=after, newest=newest, ended=newest not in self._unfinished)
+            check_head(name, after=after, newest=newest, ended=self._has_ended(newest))
+            if isinstance(opened, ConversationBranched):
+                source = self._conversations.get(opened.source, [])
+                check_source(opened, [self._runs[run_id].opened for run_id in source])
             self._conversations[name] = runs
             runs.append(opened.run_id)
         self._runs[opened.run_id] = _Run(opened)
@@ -170,15 +193,19 @@ class MemoryBackend:
 
     def _row(self, run_id: str) -> RunRow:
         run = self._runs[run_id]
-        held = self._leases.get(run_id)
-        left = 0.0 if held is None else held.expires - self._clock()
+        held = self._lease(run_id)
         return RunRow(
             run_id=run_id,
             conversation=run.opened.conversation,
             agent=run.opened.agent,
             opened_at_ms=run.opened.at_ms,
             outcome=run.outcome,
-            lease=Lease(run_id=run_id, owner=held.owner, token=held.token, seconds_left=left)
-            if held is not None and left > 0
-            else None,
+            lease=held if held is not None and held.seconds_left > 0 else None,
         )
+
+    def _lease(self, run_id: str) -> Lease | None:
+        """Who owned the run last, and for how long still, or since when not any more."""
+        held = self._leases.get(run_id)
+        if held is None:
+            return None
+        return Lease(run_id=run_id, owner=held.owner, token=held.token, seconds_left=held.expires - self._clock())

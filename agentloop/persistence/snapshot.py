@@ -182,7 +182,7 @@ async def read_snapshot(backend: Backend, source: BinaryIO) -> SnapshotHeader:
         RestoreError: ``bad_snapshot`` or ``bad_record``; names the line. ``restore_version``:
             another version. Nothing was written.
         ConflictError: the store holds a run or a conversation of it already. What was written
-            before another process came in between is taken back.
+            before another process came in between is taken back, unless something goes on from it.
         PersistenceError: the store failed. OSError: ``source`` did.
     """
     with tempfile.SpooledTemporaryFile(max_size=_KEPT_IN_MEMORY) as spool:
@@ -200,8 +200,11 @@ async def read_snapshot(backend: Backend, source: BinaryIO) -> SnapshotHeader:
                 written.append(facts[0].run_id)
                 if name is not None:
                     newest[name] = facts[0].run_id
-        except ConflictError:
-            await backend.forget(written)
+        except ConflictError as refusal:
+            try:
+                await backend.forget(written, unfinished=True)
+            except ConflictError as used:
+                refusal.add_note(f"What was written stays: {used}")
             raise
         return header
 

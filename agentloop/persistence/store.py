@@ -124,7 +124,7 @@ class Store:
             finally:
                 self._rest(family)
 
-    async def take_over(self, run_id: str, *, at_ms: int) -> Turn:
+    async def take_over(self, run_id: str, *, at_ms: int, check: Callable[[Turn], None] | None = None) -> Turn:
         """Own a run that has not ended, with its facts as they are on the medium now.
 
         What an earlier owner had started and not answered is ``unknown`` from here on. A run that
@@ -132,6 +132,7 @@ class Store:
 
         Args:
             at_ms: the wall clock now.
+            check: looks at a run that has not ended before anything is written of it, and may refuse it.
 
         Raises:
             LostError: no such run. NotOwnerError: its owner lives; says for how long its lease does.
@@ -142,7 +143,8 @@ class Store:
         async with self._gate(family):
             self._check()
             if run_id in self._leases:
-                raise NotOwnerError(f"run {run_id!r}", "expected a run that goes on nowhere, got one of this runtime")
+                rule = "expected a run that goes on nowhere, got one of this runtime"
+                raise NotOwnerError(f"run {run_id!r}", rule, owner=self._owner)
             try:
                 row = await self._row(run_id)
                 if self.durable and row.outcome is None:
@@ -150,6 +152,8 @@ class Store:
                 await self._reload(family)
                 turn = self.book.turn(run_id)
                 if turn.closed is None:
+                    if check is not None:
+                        check(turn)
                     facts = self._facts(lambda book: book.lose_slots(turn, at_ms=at_ms))
                     if facts:
                         await self._append(facts)
@@ -169,7 +173,8 @@ class Store:
             run_ids: of one conversation, or of none.
 
         Raises:
-            ConflictError: one is running, or only part of a conversation was named.
+            ConflictError: one is running, only part of a conversation was named, or another process
+                went on with it; what the medium holds decides.
             LostError: one is not held.
             PersistenceError: as `commit`.
         """
@@ -181,14 +186,16 @@ class Store:
             for family in sorted(families, key=str):
                 await gates.enter_async_context(self._gate(family))
             self._check()
-            if self.durable:
+            try:
+                if self.durable:
+                    for family in families:
+                        await self._reload(family)
+                self.book.check_forget(run_ids)
+                await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
+                self.book.forget(run_ids)
+            finally:
                 for family in families:
-                    await self._reload(family)
-            self.book.check_forget(run_ids)
-            await self._write(lambda: self._backend.forget(run_ids), f"forgetting {len(run_ids)} runs")
-            self.book.forget(run_ids)
-            for family in families:
-                self._resting.pop(family, None)
+                    self._rest(family)
 
     # -- owning
 
@@ -305,8 +312,14 @@ class Store:
         while True:
             self._check()
             after = None
-            if self.durable:
-                after = await self._look(family, run_id, fresh)
+            try:
+                if self.durable:
+                    after = await self._look(family, run_id, fresh)
+            except LostError:  # another process forgot it between two readings
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                continue
             facts = self._facts(step)
             if not facts:
                 return False
@@ -353,7 +366,7 @@ class Store:
         """Await one write; stop writing when it does not end well, since what it did is unknown."""
         try:
             await write()
-        except ConflictError:
+        except (ConflictError, RestoreError):
             raise  # refused whole: nothing was written
         except BaseException as error:
             self.fault = f"{what} ended with {type(error).__name__}"
@@ -454,12 +467,22 @@ class Store:
             elif run_id is not None:
                 facts = await self._read(lambda: self._backend.load_run(run_id))
             if not facts:
+                if not trail:
+                    await self._check_there(family)
                 raise RestoreError("bad_record", str(family), "expected its facts, got none")
             if type(facts[0]) is ConversationBranched:
                 await self._read_source(facts[0].source, (*trail, family))
         self.book.unload(list(self._runs(family)))
         if facts:
             self._restore(family, facts)
+
+    async def _check_there(self, family: Family) -> None:
+        """Raise `LostError` where another process has forgotten the family since its row was read."""
+        name, run_id = family
+        if name is not None:
+            await self.conversation(name)
+        elif run_id is not None:
+            await self._row(run_id)
 
     async def _read_source(self, name: str, trail: tuple[Family, ...]) -> None:
         """Hold the conversation that another one branches off, until the caller next waits."""

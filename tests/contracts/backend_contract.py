@@ -23,7 +23,7 @@ from agentloop.persistence import Backend, ConversationRow, Lease, RunRow
 from tests.exchange.desk import Desk, asking, picture
 from tests.messages.values import call, reply
 
-__all__ = ["BackendContract", "DurableBackendContract", "flat", "history", "solo"]
+__all__ = ["BackendContract", "DurableBackendContract", "branched", "flat", "history", "solo"]
 
 
 def history(*runs: str, text: str = "hi", conversation: str | None = "c") -> list[tuple[Fact, ...]]:
@@ -52,6 +52,21 @@ def solo(run: str, text: str = "hi") -> list[tuple[Fact, ...]]:
 
 def flat(batches: list[tuple[Fact, ...]]) -> list[Fact]:
     return [fact for batch in batches for fact in batch]
+
+
+def branched(run: str, name: str, batches: list[tuple[Fact, ...]]) -> tuple[Fact, ...]:
+    """The batch that begins a conversation at the newest exchange of the one these batches are of."""
+    book = Book(ReceiptMint())
+    book.install(flat(batches))
+    source = batches[0][0].conversation  # type: ignore[union-attr]  # it opens the run
+    at = book.conversation(source).head  # type: ignore[union-attr]
+    assert at is not None
+    return branch(book, run_id=run, conversation=name, source=source, at=at, at_ms=5)
+
+
+async def held(backend: Backend) -> object:
+    """All that a medium holds."""
+    return await backend.load(), await backend.runs(), await backend.conversations()
 
 
 class BackendContract:
@@ -120,7 +135,7 @@ class BackendContract:
         assert await backend.load() == kept
 
     async def test_forgetting_drops_all_facts_of_these_runs_and_no_others(self, backend: Backend) -> None:
-        one, two, three = history("r1"), history("r2"), history("r3")
+        one, two, three = solo("r1"), history("r2"), solo("r3")
         for batch in (*one, *two, *three):
             await backend.append(batch)
         await backend.forget(["r1", "r3"])
@@ -134,6 +149,55 @@ class BackendContract:
         await backend.forget(["r9"])
         await backend.forget([])
         assert await backend.load() == flat(batches)
+
+    async def test_what_goes_on_is_not_forgotten(self, backend: Backend) -> None:
+        one, (opening, *_) = solo("r1"), solo("r2")
+        for batch in (*one, opening):
+            await backend.append(batch)
+        before = await held(backend)
+        with pytest.raises(ConflictError, match="run 'r2': expected a run that ended, got one that goes on"):
+            await backend.forget(["r1", "r2"])
+        assert await held(backend) == before
+        await backend.forget(["r1", "r2"], unfinished=True)  # as who takes back what it has written
+        assert (await backend.load(), await backend.runs()) == ([], [])
+
+    @pytest.mark.parametrize("named", [["r1"], ["r2"], ["r9", "r1", "other"]])
+    async def test_a_conversation_is_forgotten_whole(self, backend: Backend, named: list[str]) -> None:
+        for batch in (*history("r1", "r2"), *solo("other")):
+            await backend.append(batch)
+        before = await held(backend)
+        rest = "r1" if named == ["r2"] else "r2"
+        for unfinished in (False, True):
+            rule = f"conversation 'c': expected all its runs to be forgotten, got run '{rest}' besides"
+            with pytest.raises(ConflictError, match=rule):
+                await backend.forget(named, unfinished=unfinished)
+        assert await held(backend) == before
+        await backend.forget(["r2", "other", "r1", "r1"])
+        assert (await backend.load(), await backend.conversations()) == ([], [])
+
+    async def test_what_a_branch_goes_on_from_is_not_forgotten_before_it(self, backend: Backend) -> None:
+        for batch in (*history("r1"), *history("r2", conversation="e")):
+            await backend.append(batch)
+        await backend.append(branched("b", "d", history("r1")), after="")
+        before = await held(backend)
+        for named in (["r1"], ["r1", "r2"]):
+            with pytest.raises(ConflictError, match="conversation 'c': expected no branch of it, got conversation 'd'"):
+                await backend.forget(named)
+        assert await held(backend) == before
+        await backend.forget(["r2"])  # of which there is none
+        await backend.forget(["r1", "b"])
+        assert await backend.load() == []
+
+    async def test_a_branch_that_goes_on_is_not_forgotten_with_what_it_goes_on_from(self, backend: Backend) -> None:
+        for batch in history("r1"):
+            await backend.append(batch)
+        await backend.append(branched("b", "d", history("r1")), after="")
+        await backend.append(history("r2", conversation="d")[0], after="b")
+        before = await held(backend)
+        for named, rule in ((["r1", "b"], "'d': expected all its runs"), (["r1", "b", "r2"], "'r2': expected a run")):
+            with pytest.raises(ConflictError, match=rule):
+                await backend.forget(named)
+        assert await held(backend) == before
 
     async def test_an_append_that_was_awaited_to_its_end_is_there(self, backend: Backend) -> None:
         desk = Desk()
@@ -194,6 +258,29 @@ class BackendContract:
         row = await backend.run("b")
         assert row == RunRow(run_id="b", conversation="d", agent="", opened_at_ms=5, outcome="branched", lease=None)
         assert await backend.runs(unfinished=True) == []
+
+    async def test_a_branch_of_what_is_not_there_is_refused(self, backend: Backend) -> None:
+        """Also where its source was forgotten, and another one has its name now."""
+        facts = branched("b", "d", history("r1"))
+        rule = "conversation 'c': expected the run with origin 'origin of r1' that its branch goes on from, got none"
+        for batch in ((), *history("r2"), *history("r1", conversation="e")):
+            if batch:
+                await backend.append(batch)
+            before = await held(backend)
+            with pytest.raises(ConflictError, match=rule) as caught:
+                await backend.append(facts, after="")
+            assert type(caught.value) is ConflictError
+            assert await held(backend) == before
+
+    async def test_a_branch_of_a_redacted_run_is_made(self, backend: Backend) -> None:
+        batches = history("r1", "r2")
+        for batch in batches:
+            await backend.append(batch)
+        book = Book(ReceiptMint())
+        book.install(flat(batches))
+        await backend.redact(tombstone(book.turn("r2"), author="Ada", at_ms=9))
+        await backend.append(branched("b", "d", batches), after="")
+        assert await backend.conversation("d") == ConversationRow(name="d", runs=("b",), live=None)
 
     async def test_closing_twice_is_harmless(self, backend: Backend) -> None:
         await backend.close()
@@ -370,10 +457,10 @@ class BackendContract:
         batches = history("r1", "r2")
         for batch in batches:
             await backend.append(batch)
-        await backend.forget(["r2"])
-        await backend.append(history("r3")[0], after="r1")
-        await backend.forget(["r1", "r3"])
+        await backend.forget(["r1", "r2"])
         assert await backend.conversations() == []
+        with pytest.raises(StaleHeadError, match="got none"):
+            await backend.append(history("r3")[0], after="r2")
         await backend.append(history("r4")[0], after="")
 
     # -- owning a run
@@ -383,8 +470,11 @@ class BackendContract:
         assert (lease.run_id, lease.owner) == ("r1", "me")
         assert 0 < lease.seconds_left <= 10
         await self.elapse(4)
-        with pytest.raises(NotOwnerError, match=r"'me' for [56]\.\d+ s more"):
+        with pytest.raises(NotOwnerError, match=r"'me' for [56]\.\d+ s more") as caught:
             await backend.acquire("r1", "you", seconds=10)
+        assert caught.value.owner == "me"
+        assert caught.value.seconds_left is not None
+        assert 5 < caught.value.seconds_left <= 6.1
 
     async def test_a_lease_that_ran_out_is_anybodys_with_a_larger_token(self, backend: Backend) -> None:
         first = await backend.acquire("r1", "me", seconds=10)
@@ -461,9 +551,17 @@ class BackendContract:
         await backend.append(next(batches), token=lease.token)
         refused = next(batches)
         before = await backend.load()
+        await self.elapse(4)
         for token in (lease.token + 1, lease.token - 1, None):
-            with pytest.raises(NotOwnerError):
+            with pytest.raises(NotOwnerError) as caught:
                 await backend.append(refused, token=token)
+            assert caught.value.owner == "me"
+            assert caught.value.seconds_left is not None
+            assert 5 < caught.value.seconds_left <= 6.1
+        await self.elapse(7)
+        with pytest.raises(NotOwnerError) as caught:  # it has run out, and nobody has taken the run over
+            await backend.append(refused)
+        assert (caught.value.owner, caught.value.seconds_left) == ("me", 0.0)
         assert await backend.load() == before
         await backend.append(refused, token=lease.token)
 
@@ -481,8 +579,9 @@ class BackendContract:
 
     async def test_a_run_without_a_lease_takes_no_token(self, backend: Backend) -> None:
         one, two, *_ = history("r1")
-        with pytest.raises(NotOwnerError, match="a writer without a lease"):
+        with pytest.raises(NotOwnerError, match="a writer without a lease") as caught:
             await backend.append(one, token=1)
+        assert (caught.value.owner, caught.value.seconds_left) == (None, None)
         await backend.append(one)
         lease = await backend.acquire("r1", "me", seconds=10)
         await backend.release(lease)
@@ -559,6 +658,24 @@ class DurableBackendContract(BackendContract):
             )
             assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Lease", "NotOwnerError"]
 
+    async def test_a_handle_that_wants_a_run_that_lives_is_told_whose_it_is_and_until_when(
+        self, backend: Backend, other: Backend
+    ) -> None:
+        lease = await backend.acquire("r1", "me", seconds=10)
+        await backend.append(history("r1")[0], token=lease.token)
+        await self.elapse(4)
+        with pytest.raises(NotOwnerError) as caught:
+            await other.acquire("r1", "you", seconds=10)
+        row = await other.run("r1")
+        assert row is not None
+        assert row.lease is not None
+        assert (caught.value.owner, row.lease.owner) == ("me", "me")
+        assert caught.value.seconds_left == pytest.approx(row.lease.seconds_left, abs=0.5)
+        await backend.renew([lease], seconds=10)
+        with pytest.raises(NotOwnerError) as caught:
+            await other.acquire("r1", "you", seconds=10)
+        assert caught.value.seconds_left == pytest.approx(10, abs=0.5)
+
     async def test_an_owner_that_paused_cannot_write_over_its_successor(self, backend: Backend, other: Backend) -> None:
         one, two, three, *_ = history("r1")
         paused = await backend.acquire("r1", "me", seconds=10)
@@ -578,6 +695,51 @@ class DurableBackendContract(BackendContract):
         assert await other.load() != []
         await backend.forget(["r1"])
         assert (await other.load(), await other.runs(), await other.conversations()) == ([], [], [])
+
+    async def test_what_another_handle_went_on_with_is_not_forgotten(self, backend: Backend, other: Backend) -> None:
+        """The conditions are those of the medium, whatever a handle believes."""
+        one, two = history("r1"), history("r1", "r2")
+        for batch in one:
+            await backend.append(batch)
+        for batch in two[len(one) :]:
+            await other.append(batch, after="r1" if batch is two[len(one)] else None)
+            before = await held(backend)
+            with pytest.raises(ConflictError, match="got run 'r2' besides"):
+                await backend.forget(["r1"])
+            assert await held(other) == before
+        await other.append(branched("b", "d", two), after="")
+        with pytest.raises(ConflictError, match="got conversation 'd'"):
+            await backend.forget(["r1", "r2"])
+        await backend.forget(["r1", "r2", "b"])
+        assert await other.load() == []
+
+    async def test_nothing_goes_on_from_what_another_handle_forgot(self, backend: Backend, other: Backend) -> None:
+        for batch in history("r1"):
+            await other.append(batch)
+        await backend.forget(["r1"])
+        with pytest.raises(StaleHeadError, match="got none"):
+            await other.append(history("r2")[0], after="r1")
+        with pytest.raises(ConflictError, match="that its branch goes on from, got none"):
+            await other.append(branched("b", "d", history("r1")), after="")
+        assert (await other.load(), await other.runs()) == ([], [])
+
+    @pytest.mark.parametrize("what", ["run", "branch"])
+    async def test_of_one_who_forgets_and_one_who_goes_on_one_wins(
+        self, backend: Backend, other: Backend, what: str
+    ) -> None:
+        for at in range(12):
+            batches = history(f"r{at}", conversation=f"c{at}")
+            for batch in batches:
+                await backend.append(batch)
+            if what == "run":
+                going = other.append(history(f"s{at}", conversation=f"c{at}")[0], after=f"r{at}")
+            else:
+                going = other.append(branched(f"b{at}", f"d{at}", batches), after="")
+            works = [backend.forget([f"r{at}"]), going]
+            outcomes = await asyncio.gather(*works, return_exceptions=True)
+            assert sum(outcome is None for outcome in outcomes) == 1, outcomes
+            assert sum(isinstance(outcome, ConflictError) for outcome in outcomes) == 1
+            assert (await other.run(f"r{at}") is None) is (outcomes[0] is None)
 
     async def test_two_handles_that_append_at_once_lose_and_double_nothing(
         self, backend: Backend, other: Backend

@@ -152,6 +152,15 @@ def test_a_changed_fact_is_refused_by_its_rule(kind: type, fields: dict[str, Any
     assert (f"fact {at}" in error.where, rule in error.rule) == (True, True), error
 
 
+def test_a_call_that_stays_unknown_has_feedback_that_says_so() -> None:
+    desk = Desk()
+    turn = desk.open()
+    desk.take(turn, asking("a"))
+    desk.start(turn, 0, 0)
+    desk.add(desk.book.lose_slots(turn, at_ms=4))
+    assert "a call that stays unknown" in refusal([*desk.facts, desk.facts[-1]]).rule
+
+
 def test_an_attempt_stands_for_one_send() -> None:
     """(R86)"""
     facts = history()

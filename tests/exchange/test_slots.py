@@ -29,6 +29,7 @@ ALLOWED = {
     ("unknown", "done"),
     ("unknown", "failed"),
     ("unknown", "started"),
+    ("unknown", "unknown"),
 }
 
 

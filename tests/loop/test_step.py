@@ -14,7 +14,7 @@ from agentloop.effects import Ledger, ResendPolicy
 from agentloop.errors import InputError
 from agentloop.exchange import Entry, Turn
 from agentloop.limits import LoopLimits
-from agentloop.loop import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, step, verdict
+from agentloop.loop import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, cancelled_end, step, verdict
 from agentloop.loop.step import _LIMITS, _WIRE_FRAME
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
 from agentloop.testing import ScriptedProvider
@@ -529,6 +529,23 @@ def test_a_call_that_may_run_again_needs_its_budget() -> None:
     assert act(turn, LoopLimits(max_tool_calls=2)) == Answer(0, 0)
 
 
+def test_an_idempotent_call_that_no_budget_is_left_for_stays_unknown_and_ends_the_run() -> None:
+    """Nobody need be asked about it, and nothing is run in vain (R102, R139)."""
+    desk, turn = lost("lost", "open", "lost")
+    names = {slot.call.name for slot in turn.entries[0].slots}
+    assert act(turn, LoopLimits(max_tool_calls=4), repeatable=names) == Answer(0, 0)
+    words = "the run reached its limit (max_tool_calls)"
+    for spent in (2, 3):
+        limits = LoopLimits(max_tool_calls=spent)
+        assert act(turn, limits, repeatable=names) == Skip(0, (0, 1, 2), "max_tool_calls", words)
+    desk.add(desk.book.leave_slot(turn, 0, 0, feedback=desk.feedback(turn, 0, 0), code="max_tool_calls", at_ms=4))
+    assert act(turn, limits, repeatable=names) == Skip(0, (1, 2), "max_tool_calls", words)
+    desk.add(desk.book.leave_slot(turn, 0, 2, feedback=desk.feedback(turn, 0, 2), code="max_tool_calls", at_ms=4))
+    assert act(turn, limits, repeatable=names) == Skip(0, (1,), "max_tool_calls", words)
+    desk.skip(turn, 0, 1, code="max_tool_calls")
+    assert act(turn, limits, repeatable=names) == Close("limit_reached", "max_tool_calls")
+
+
 def test_an_attempt_that_failed_is_not_made_again() -> None:
     """(R142)"""
     desk, turn = run_with()
@@ -579,6 +596,31 @@ def test_nothing_runs_after_a_crash(code: str) -> None:
     assert act(turn) == Skip(0, (1,), "tool_crashed", "the run ended with an error")
     desk.skip(turn, 0, 1, code="tool_crashed")
     assert act(turn) == Close("failed", "tool_crashed")
+
+
+CANCELLED = ("cancelled", "cancelled", "the run was cancelled")
+
+
+def test_a_run_that_is_cancelled_where_nobody_drives_it_keeps_the_end_that_was_begun() -> None:
+    """(R142)"""
+    desk, turn = run_with()
+    assert cancelled_end(turn) == CANCELLED
+    desk.fail(turn, desk.send(turn))
+    assert cancelled_end(turn) == ("failed", "total_timeout", "the run ended with an error")
+    desk, turn = run_with(asking("a", "b", "c"))
+    desk.run(turn, 0, 0)
+    assert cancelled_end(turn) == CANCELLED
+    desk.skip(turn, 0, 1, code="max_seconds")
+    assert cancelled_end(turn) == ("limit_reached", "max_seconds", "the run reached its limit (max_seconds)")
+
+
+@pytest.mark.parametrize("word", ["stop", "length"])
+def test_a_run_whose_last_reply_is_stored_and_whose_end_is_not_is_cancelled(word: str) -> None:
+    desk, turn = run_with(reply(word=word))
+    assert cancelled_end(turn) == CANCELLED
+    desk, turn = run_with(reply(call("a"), call("b"), word="length"))
+    desk.skip(turn, 0, 0, code="reply_incomplete")
+    assert cancelled_end(turn) == CANCELLED
 
 
 def test_every_limit_that_skips_calls_is_known_as_one() -> None:

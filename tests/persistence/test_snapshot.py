@@ -238,6 +238,26 @@ async def test_what_another_process_opens_meanwhile_undoes_the_restore() -> None
     assert [row.run_id for row in await target.runs()] in (["r2"], [])
 
 
+async def test_what_another_process_went_on_with_in_between_is_not_taken_back() -> None:
+    data = await written(await filled(MemoryBackend(), small()))
+    desk = Desk()
+    desk.book.install([fact for fact in small() if fact.run_id == "r1"])
+    theirs = desk.opening("theirs", conversation="c")
+
+    class Raced(MemoryBackend):
+        async def append(self, facts: Any, **given: Any) -> None:
+            await super().append(facts, **given)
+            if facts[0].run_id == "r1":
+                await super().append(theirs, after="r1")
+
+    target = Raced()
+    with pytest.raises(ConflictError) as caught:
+        await read_snapshot(target, io.BytesIO(data))
+    (note,) = caught.value.__notes__
+    assert note.startswith("What was written stays: conflict: conversation 'c': expected all its runs")
+    assert [row.run_id for row in await target.runs()] == ["r1", "theirs", "r2"]
+
+
 async def test_a_store_that_fails_in_between_keeps_whole_runs() -> None:
     data = await written(await filled(MemoryBackend(), small()))
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
 
 from agentloop.errors import ConflictError, InputError, NotOwnerError, PersistenceError, RestoreError, StaleHeadError
-from agentloop.exchange import Fact, OriginOpened
+from agentloop.exchange import ConversationBranched, Fact, OriginOpened
 from agentloop.persistence.batch import Opening
 from agentloop.persistence.records import encode_record
 from agentloop.persistence.sqlite import SQLiteBackend, medium, schema, thread
@@ -407,10 +408,15 @@ def test_any_fact_comes_back_exactly(tmp_path: Path, fact: Fact) -> None:
     async def check() -> None:
         async with store(tmp_path / "any.db") as backend:
             opening = solo(fact.run_id)[0] if not isinstance(fact, Opening) else ()
+            source = f"{fact.run_id} source"
+            if isinstance(fact, ConversationBranched):
+                origin = fact.continues.origin_id
+                least = GOLDEN["origin_opened_least"]
+                await backend.append([replace(least, run_id=source, origin_id=origin, conversation=fact.source)])
             await backend.append([*opening, fact])
             (back,) = (await backend.load_run(fact.run_id))[len(opening) :]
             assert encode_record(back) == encode_record(fact)
-            await backend.forget([fact.run_id])
+            await backend.forget([fact.run_id, source], unfinished=True)
 
     asyncio.run(check())
 

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from agentloop.errors import PersistenceError, RestoreError
 from agentloop.exchange import Fact
 from agentloop.persistence.sqlite import SQLiteBackend, medium, rows, schema, transaction
 from tests.contracts.backend_contract import flat, history, solo
+from tests.disk import remount, small_disk
 from tests.persistence.sqlite_files import asked, locked, sound, store
 
 PAGE = 4096
@@ -106,20 +106,6 @@ async def test_a_new_file_on_a_full_disk_is_not_half_made(path: Path, monkeypatc
     assert asked(path, "SELECT * FROM sqlite_master") == []
     async with store(path) as backend:
         assert await backend.load() == []
-
-
-@contextmanager
-def small_disk(at: Path, size: str) -> Iterator[Path]:
-    at.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(at)], check=True)
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", str(at)], check=True)
-
-
-def remount(disk: Path, how: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
 
 
 @pytest.mark.system

@@ -91,7 +91,7 @@ def check(path: Path, child: Child, said: list[str]) -> int:
                 total += len(facts)
             assert len(await backend.load()) == total
             await backend.append(solo("afterwards")[0])
-            await backend.forget(["afterwards"])
+            await backend.forget(["afterwards"], unfinished=True)
             return total
 
     count = asyncio.run(held())

@@ -32,9 +32,9 @@ class Medium(MemoryBackend):
         self.log.append("append")
         await self._around(super().append(facts, token=token, after=after))
 
-    async def forget(self, run_ids: Sequence[str]) -> None:
+    async def forget(self, run_ids: Sequence[str], *, unfinished: bool = False) -> None:
         self.log.append("forget")
-        await self._around(super().forget(run_ids))
+        await self._around(super().forget(run_ids, unfinished=unfinished))
 
     async def close(self) -> None:
         self.log.append("close")

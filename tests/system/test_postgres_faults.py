@@ -14,6 +14,7 @@ import agentloop as al
 from agentloop.exchange import Fact
 from agentloop.persistence.postgres import PostgresBackend
 from agentloop.persistence.postgres.schema import LOCK_CONVERSATIONS
+from tests.contracts.backend_contract import branched, history
 from tests.exchange.desk import Desk
 from tests.system.server import PostgresServer
 
@@ -303,8 +304,30 @@ async def test_forgetting_waits_for_who_opens_a_run_on_the_conversation(postgres
             await waiting(postgres, 1)
             forget = asyncio.create_task(two.forget(["r1"]))
             await waiting(postgres, 2)
-        await asyncio.gather(append, forget)
-        assert (await one.conversation("c")).runs == ("r2",)
+        await append
+        with pytest.raises(al.ConflictError, match="got run 'r2' besides"):
+            await forget
+        assert (await one.conversation("c")).runs == ("r1", "r2")
+
+
+async def test_who_goes_on_from_a_conversation_waits_for_who_forgets_it(postgres: PostgresServer, at: Open) -> None:
+    """And finds nothing then, for a run as for a branch."""
+    async with at() as one, at() as two:
+        batches = history("r1")
+        for batch in batches:
+            await one.append(batch)
+        async with holding(postgres, one, LOCK_CONVERSATIONS, ["c"]):
+            forget = asyncio.create_task(two.forget(["r1"]))
+            await waiting(postgres, 1)
+            run = asyncio.create_task(one.append(opening("r2", "c"), after="r1"))
+            branch = asyncio.create_task(one.append(branched("b", "d", batches), after=""))
+            await waiting(postgres, 2)
+        await forget
+        with pytest.raises(al.StaleHeadError, match="got none"):
+            await run
+        with pytest.raises(al.ConflictError, match="that its branch goes on from, got none"):
+            await branch
+        assert await one.load() == []
 
 
 async def test_processes_that_write_in_opposite_orders_do_not_lock_each_other_out(at: Open) -> None:
@@ -330,7 +353,7 @@ async def test_names_with_any_character_come_back(at: Open) -> None:
         for name in names:
             assert [fact.run_id for fact in await backend.load_conversation(name)] == [name]
             assert (await backend.conversation(name)).live == name
-        await backend.forget(names)
+        await backend.forget(names, unfinished=True)
         assert await backend.load() == []
 
 

@@ -87,6 +87,7 @@ async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
         async for event in runtime.follow(ref, after=None):
             assert_type(event.event_id, str)
         await runtime.cancel(ref)
+        await runtime.cancel(ref, author="Ann")
         return result.require_text()
 
 
@@ -185,6 +186,8 @@ def facts_of_errors_have_types(error: al.AgentLoopError) -> object:
             return assert_type(error.path, str)
         case al.LimitExceeded():
             return assert_type(error.allowed, int)
+        case al.NotOwnerError():
+            return assert_type(error.owner, str | None), assert_type(error.seconds_left, float | None)
         case al.RunCancelled():
             return assert_type(error.ref, str)
     return None

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...errors import PersistenceError
-from ...exchange import Fact, RunRedacted
+from ...exchange import ConversationBranched, Fact, RunRedacted
 from ...limits import check_seconds
 from ..backend import ConversationRow, Lease, RunRow
-from ..batch import check_ended, check_no_owner
+from ..batch import HeldRun, check_ended, check_forget, check_no_owner
 from ..records import decode_record, encode_record
 from .link import Link
 from .schema import LOCK_CONVERSATIONS, given, kept, migrate
@@ -64,7 +64,14 @@ _RENEW: Final = """
 """
 _RELEASE: Final = "DELETE FROM leases WHERE run_id = $1 AND token = $2"
 _LOCK_LEASES: Final = "SELECT FROM leases WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE"
-_LOCK_RUNS: Final = "SELECT conversation FROM runs WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE"
+_LOCK_RUNS: Final = (
+    "SELECT run_id, conversation, outcome IS NOT NULL FROM runs WHERE run_id = ANY ($1::text[]) "
+    "ORDER BY run_id FOR UPDATE"
+)
+_OF_CONVERSATIONS: Final = (
+    "SELECT run_id, conversation, outcome IS NOT NULL FROM runs WHERE conversation = ANY ($1::text[]) ORDER BY position"
+)
+_BRANCHES: Final = "SELECT seq, record FROM runs JOIN facts USING (run_id) WHERE outcome = 'branched'"
 _FORGET: Final = (
     "DELETE FROM facts WHERE run_id = ANY ($1::text[])",
     "DELETE FROM runs WHERE run_id = ANY ($1::text[])",
@@ -205,15 +212,30 @@ class PostgresBackend:
         """Drop it, if it is still this one."""
         await self._link.fetch("releasing a lease", _RELEASE, kept(lease.run_id), lease.token)
 
-    async def forget(self, run_ids: Sequence[str]) -> None:
+    async def forget(self, run_ids: Sequence[str], *, unfinished: bool = False) -> None:
         """Drop the runs with their facts and leases."""
         if not run_ids:
             return
         keys = [kept(run_id) for run_id in run_ids]
-        async with self._link.connection("forgetting runs") as connection, connection.transaction():
+        async with (
+            self._link.connection("forgetting runs") as connection,
+            connection.transaction(isolation="read_committed"),
+        ):
             await connection.execute(_LOCK_LEASES, keys)
-            names = [row[0] for row in await connection.fetch(_LOCK_RUNS, keys)]
-            await connection.execute(LOCK_CONVERSATIONS, [name for name in names if name is not None])
+            held = [_held_run(row) for row in await connection.fetch(_LOCK_RUNS, keys)]
+            names = sorted({run.conversation for run in held if run.conversation is not None})
+            branches: list[Fact] = []
+            if names:  # who opens a run on one of these, or branches off, waits from here on
+                names = [kept(name) for name in names]
+                await connection.execute(LOCK_CONVERSATIONS, names)
+                held += [_held_run(row) for row in await connection.fetch(_OF_CONVERSATIONS, names)]
+                branches = self._decoded(await connection.fetch(_BRANCHES))
+            check_forget(
+                set(run_ids),
+                held,
+                [fact for fact in branches if isinstance(fact, ConversationBranched)],
+                unfinished=unfinished,
+            )
             for statement in _FORGET:
                 await connection.execute(statement, keys)
 
@@ -237,9 +259,10 @@ class PostgresBackend:
         await self._link.close(seconds=_CLOSING_SECONDS)
 
     async def _facts(self, doing: str, statement: str, *args: object) -> list[Fact]:
-        rows = await self._link.fetch(doing, statement, *args)
-        place = self._link.place
-        return [decode_record(record.encode(), where=f"{place}, fact {seq}") for seq, record in rows]
+        return self._decoded(await self._link.fetch(doing, statement, *args))
+
+    def _decoded(self, rows: Sequence[Any]) -> list[Fact]:
+        return [decode_record(record.encode(), where=f"{self._link.place}, fact {seq}") for seq, record in rows]
 
     async def _conversations(self, name: str | None) -> list[ConversationRow]:
         rows = await self._link.fetch("reading conversations", _CONVERSATIONS, name)
@@ -250,6 +273,11 @@ def _conversation_row(row: Any) -> ConversationRow:
     name, keys, goes_on = row
     runs = tuple(map(given, keys))
     return ConversationRow(name=given(name), runs=runs, live=runs[-1] if goes_on else None)
+
+
+def _held_run(row: Any) -> HeldRun:
+    key, name, ended = row
+    return HeldRun(given(key), None if name is None else given(name), ended)
 
 
 def _run_row(row: Any) -> RunRow:

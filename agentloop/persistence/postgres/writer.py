@@ -12,7 +12,7 @@ every transaction of every process and each kind by name, so that no two wait fo
    before the commit;
 2. the runs that are there: so that a run's facts are in the order of its commits, and none is
    forgotten in between;
-3. the conversations that get a run: a lock of the transaction on a number made of the name;
+3. the conversations that get a run, or a branch: a lock of the transaction on a number made of the name;
 4. the new runs, by inserting them: who inserts second waits, and finds that the run is there.
 """
 
@@ -23,10 +23,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...errors import ConflictError, PersistenceError
-from ...exchange import Fact
-from ..batch import check_head, check_owner, check_presence, require_batch
-from ..records import encode_record
+from ...errors import AgentLoopError, ConflictError, PersistenceError, RestoreError
+from ...exchange import ConversationBranched, Fact
+from ..backend import Lease
+from ..batch import check_head, check_owner, check_presence, check_source, require_batch
+from ..records import decode_record, encode_record
 from .link import Connection, Link
 from .schema import LOCK_CONVERSATIONS, given, kept
 
@@ -37,19 +38,26 @@ _GROUP_CHARACTERS: Final = 8 * 1024 * 1024
 
 _LOCK: Final = """
     WITH held AS MATERIALIZED (
-        SELECT run_id, token FROM leases WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR SHARE
+        SELECT run_id, owner, token, expires_at FROM leases WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR SHARE
     ), there AS MATERIALIZED (
         SELECT run_id FROM runs WHERE run_id = ANY ($1::text[]) ORDER BY run_id FOR UPDATE
     )
-    SELECT run_id, token FROM held
+    SELECT run_id, owner, token, extract(epoch FROM expires_at - clock_timestamp())::float8 FROM held
     UNION ALL
-    SELECT run_id, NULL FROM there
+    SELECT run_id, NULL, NULL, NULL FROM there
 """
 _NEWEST: Final = """
     SELECT name, newest.run_id, newest.outcome IS NOT NULL AS ended
     FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
         SELECT run_id, outcome FROM runs WHERE conversation = name ORDER BY position DESC LIMIT 1
     ) AS newest
+"""
+_OPENINGS: Final = """
+    SELECT conversation, first.seq, first.record
+    FROM runs CROSS JOIN LATERAL (
+        SELECT seq, record FROM facts WHERE facts.run_id = runs.run_id ORDER BY seq LIMIT 1
+    ) AS first
+    WHERE conversation = ANY ($1::text[])
 """
 _OPEN: Final = """
     WITH given AS MATERIALIZED (
@@ -85,6 +93,7 @@ class Entry:
         self.key = kept(self.run_id)
         self.opened, self.closed = self.batch.opened, self.batch.closed
         self.conversation = None if self.opened is None else self.opened.conversation
+        self.source = self.opened.source if isinstance(self.opened, ConversationBranched) else None
         self.records = [encode_record(fact).decode() for fact in self.batch.facts]
         self.size = sum(map(len, self.records))
         self.token, self.after = token, after
@@ -97,18 +106,22 @@ class _Seen:
 
     def __init__(self) -> None:
         self.runs: set[str] = set()
-        self.tokens: dict[str, int] = {}
+        self.leases: dict[str, Lease] = {}
         self.newest: dict[str, tuple[str, bool]] = {}
+        self.openings: dict[str, list[tuple[str, str]]] = {}  # place and record, of conversations that get a branch
 
-    def refusal(self, entry: Entry) -> ConflictError | None:
+    def refusal(self, entry: Entry) -> AgentLoopError | None:
         """Why the batch cannot be written; None when it can."""
         try:
-            check_owner(entry.run_id, token=entry.token, held=self.tokens.get(entry.key))
+            check_owner(entry.run_id, token=entry.token, held=self.leases.get(entry.key))
             check_presence(entry.batch, there=entry.key in self.runs)
             if entry.conversation is not None:
                 newest, ended = self.newest.get(entry.conversation, ("", True))
                 check_head(entry.conversation, after=entry.after, newest=newest, ended=ended)
-        except ConflictError as refusal:
+            if isinstance(entry.opened, ConversationBranched):
+                openings = self.openings.get(entry.opened.source, ())
+                check_source(entry.opened, [decode_record(record, where=where) for where, record in openings])
+        except (ConflictError, RestoreError) as refusal:
             return refusal
         return None
 
@@ -170,8 +183,7 @@ class Writer:
         while self._waiting and len(group) < _GROUP_BATCHES:
             entry = self._waiting[0]
             own = {("run", entry.run_id)}
-            if entry.conversation is not None:
-                own.add(("conversation", entry.conversation))
+            own |= {("conversation", name) for name in (entry.conversation, entry.source) if name is not None}
             size += entry.size
             if group and (size > _GROUP_CHARACTERS or names & own):
                 break
@@ -197,13 +209,13 @@ class Writer:
             else:
                 entry.done.set_result(None)
 
-    async def _write(self, group: list[Entry]) -> dict[str, ConflictError]:
+    async def _write(self, group: list[Entry]) -> dict[str, AgentLoopError]:
         """One transaction; return the refusals by run."""
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._link.connect()
         connection = self._connection
         await connection.execute("BEGIN")
-        seen = await _look(connection, group)
+        seen = await _look(connection, group, self._link.place)
         refused = {entry.run_id: refusal for entry in group if (refusal := seen.refusal(entry)) is not None}
         openings = [entry for entry in group if entry.opened is not None and entry.run_id not in refused]
         refused |= await _open(connection, openings)
@@ -240,19 +252,23 @@ class Writer:
             connection.terminate()
 
 
-async def _look(connection: Connection, group: list[Entry]) -> _Seen:
+async def _look(connection: Connection, group: list[Entry], place: str) -> _Seen:
     """Take the locks and read what the batches depend on."""
     seen = _Seen()
-    for run_id, token in await connection.fetch(_LOCK, [entry.key for entry in group]):
+    for key, owner, token, left in await connection.fetch(_LOCK, [entry.key for entry in group]):
         if token is None:
-            seen.runs.add(run_id)
+            seen.runs.add(key)
         else:
-            seen.tokens[run_id] = token
+            seen.leases[key] = Lease(run_id=given(key), owner=given(owner), token=token, seconds_left=left)
     names = [kept(entry.conversation) for entry in group if entry.conversation is not None]
-    if names:
-        await connection.execute(LOCK_CONVERSATIONS, names)
+    sources = [kept(entry.source) for entry in group if entry.source is not None]
+    if names:  # a branch has both
+        await connection.execute(LOCK_CONVERSATIONS, [*names, *sources])
         for name, newest, ended in await connection.fetch(_NEWEST, names):
             seen.newest[given(name)] = (given(newest), ended)
+    if sources:
+        for name, seq, record in await connection.fetch(_OPENINGS, sources):
+            seen.openings.setdefault(given(name), []).append((f"{place}, fact {seq}", record))
     return seen
 
 

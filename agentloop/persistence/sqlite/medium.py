@@ -129,11 +129,11 @@ class SQLiteBackend:
         """Write one batch."""
         batch = require_batch(facts)
         records = [encode_record(fact) for fact in batch.facts]
-        await self._write(rows.append, batch, records, token=token, after=after)
+        await self._write(rows.append, batch, records, token=token, after=after, now=self._now, path=self._path)
 
-    async def forget(self, run_ids: Sequence[str]) -> None:
+    async def forget(self, run_ids: Sequence[str], *, unfinished: bool = False) -> None:
         """Drop runs."""
-        await self._write(rows.forget, tuple(run_ids))
+        await self._write(rows.forget, tuple(run_ids), unfinished=unfinished, path=self._path)
 
     async def redact(self, fact: RunRedacted) -> None:
         """Replace a run's facts. What they held is overwritten, in the file and in its log."""

@@ -7,9 +7,20 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from ...errors import RestoreError
-from ...exchange import Fact
+from ...exchange import ConversationBranched, Fact
 from ..backend import ConversationRow, Lease, RunRow
-from ..batch import Batch, Opening, check_ended, check_head, check_no_owner, check_owner, check_presence
+from ..batch import (
+    Batch,
+    HeldRun,
+    Opening,
+    check_ended,
+    check_forget,
+    check_head,
+    check_no_owner,
+    check_owner,
+    check_presence,
+    check_source,
+)
 from ..records import decode_record
 
 __all__ = [
@@ -42,7 +53,14 @@ def sqlite_now(connection: sqlite3.Connection) -> float:
 
 
 def append(
-    connection: sqlite3.Connection, batch: Batch, records: Sequence[bytes], *, token: int | None, after: str | None
+    connection: sqlite3.Connection,
+    batch: Batch,
+    records: Sequence[bytes],
+    *,
+    token: int | None,
+    after: str | None,
+    now: Clock,
+    path: str,
 ) -> None:
     """Write a batch, if its conditions hold; see `Backend.append`."""
     run_id = batch.run_id
@@ -50,9 +68,12 @@ def append(
         "SELECT (SELECT token FROM leases WHERE run_id = ?), EXISTS (SELECT 1 FROM runs WHERE run_id = ?)",
         (run_id, run_id),
     ).fetchone()
-    check_owner(run_id, token=token, held=held)
+    if token != held:
+        check_owner(run_id, token=token, held=_lease(connection, run_id, now))
     check_presence(batch, there=there == 1)
     if batch.opened is not None:
+        if isinstance(batch.opened, ConversationBranched):
+            check_source(batch.opened, _openings(connection, batch.opened.source, path=path))
         _open(connection, batch.opened, after)
     connection.executemany(
         "INSERT INTO facts (run_id, crc, record) VALUES (?, ?, CAST(? AS TEXT))",
@@ -77,9 +98,31 @@ def _open(connection: sqlite3.Connection, opened: Opening, after: str | None) ->
     )
 
 
-def forget(connection: sqlite3.Connection, run_ids: Sequence[str]) -> None:
-    """Drop runs with all that is theirs."""
+def _lease(connection: sqlite3.Connection, run_id: str, now: Clock) -> Lease | None:
+    """Who owned a run last, and for how long still, or since when not any more."""
+    query = "SELECT owner, token, expires FROM leases WHERE run_id = ?"
+    row = connection.execute(query, (run_id,)).fetchone()
+    if row is None:
+        return None
+    owner, token, expires = row
+    return Lease(run_id=run_id, owner=owner, token=token, seconds_left=expires - now(connection))
+
+
+def forget(connection: sqlite3.Connection, run_ids: Sequence[str], *, unfinished: bool, path: str) -> None:
+    """Drop runs with all that is theirs, if its conditions hold; see `Backend.forget`."""
     named = [(run_id,) for run_id in run_ids]
+    held: list[HeldRun] = []
+    names: set[str] = set()
+    for run in named:
+        query = "SELECT run_id, conversation, outcome IS NOT NULL FROM runs WHERE run_id = ?"
+        for run_id, name, ended in connection.execute(query, run).fetchall():
+            held.append(HeldRun(run_id, name, ended == 1))
+            if name is not None:
+                names.add(name)
+    for name in names:
+        query = "SELECT run_id, conversation, outcome IS NOT NULL FROM runs WHERE conversation = ?"
+        held += [HeldRun(run_id, name, ended == 1) for run_id, _, ended in connection.execute(query, (name,))]
+    check_forget(set(run_ids), held, _branches(connection, path=path) if names else [], unfinished=unfinished)
     for table in ("facts", "leases", "runs"):
         connection.executemany(f"DELETE FROM {table} WHERE run_id = ?", named)  # noqa: S608  # our own names
 
@@ -98,12 +141,12 @@ def redact(connection: sqlite3.Connection, run_id: str, record: bytes) -> None:
 def acquire(connection: sqlite3.Connection, run_id: str, owner: str, *, seconds: float, now: Clock) -> Lease:
     """See `Backend.acquire`. Tokens grow over all runs, so that none comes twice, whatever was forgotten."""
     at = now(connection)
-    row = connection.execute("SELECT owner, token, expires FROM leases WHERE run_id = ?", (run_id,)).fetchone()
-    if row is not None and row[0] == owner:
-        token = row[1]
+    held = _lease(connection, run_id, lambda _: at)
+    if held is not None and held.owner == owner:
+        token = held.token
     else:
-        if row is not None:
-            check_no_owner(run_id, owner=row[0], seconds_left=row[2] - at)
+        if held is not None:
+            check_no_owner(run_id, owner=held.owner, seconds_left=held.seconds_left)
         connection.execute("UPDATE meta SET token = token + 1")
         (token,) = connection.execute("SELECT token FROM meta").fetchone()
     connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", (run_id, owner, token, at + seconds))
@@ -149,6 +192,18 @@ def load_conversation(connection: sqlite3.Connection, name: str, *, path: str) -
         (name,),
         path,
     )
+
+
+def _openings(connection: sqlite3.Connection, name: str, *, path: str) -> list[Fact]:
+    """The first fact of each run of a conversation."""
+    first = "FROM runs JOIN facts ON seq = (SELECT min(seq) FROM facts WHERE facts.run_id = runs.run_id)"
+    return _facts(connection, f"{first} WHERE runs.conversation = ?", (name,), path)
+
+
+def _branches(connection: sqlite3.Connection, *, path: str) -> list[ConversationBranched]:
+    """Every branch."""
+    which = "FROM runs JOIN facts ON facts.run_id = runs.run_id WHERE outcome = 'branched'"
+    return [fact for fact in _facts(connection, which, (), path) if isinstance(fact, ConversationBranched)]
 
 
 def _facts(connection: sqlite3.Connection, which: str, values: tuple[str, ...], path: str) -> list[Fact]:
