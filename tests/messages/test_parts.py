@@ -149,4 +149,5 @@ def test_usage_is_summed_field_by_field(a: Usage, b: Usage) -> None:
 @pytest.mark.parametrize("kind", Value.__subclasses__())
 def test_a_value_is_in_no_cycle_so_the_collector_does_not_look_at_it(kind: type[Value]) -> None:
     """msgspec has no way to say it of a struct with a ``__dict__``."""
-    assert kind.__struct_config__.gc is (kind.__dictoffset__ > 0)
+    config = kind.__struct_config__
+    assert config.gc is config.dict
