@@ -120,9 +120,8 @@ class Runtime(Conversations):
         self._observers: ObserverHub | None = None
         self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
         self._runs: dict[str, LiveRun] = {}
-        self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled
+        self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled; closing waits for those
         self._ended_runs: deque[LiveRun] = deque()
-        self._opening: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mark = object()
@@ -185,8 +184,7 @@ class Runtime(Conversations):
             if self._observers is not None:
                 stack.push_async_callback(self._observers.close, CLOSE_SECONDS)
             stack.push_async_callback(self._stop_renewing)
-            if self._opening:
-                await asyncio.wait(self._opening)
+            await self._gate.idle()
             await self._end_runs()
             stuck = await self._threads.wait_idle(CLOSE_SECONDS)
             if stuck:
@@ -338,7 +336,7 @@ class Runtime(Conversations):
         for name in ("conversation", "run_id"):
             if options.get(name) is not None:
                 raise InputError(f"resume: expected no {name}, which is the run's own")
-        live = await self._whole(self._entered(self._take_up(agent, ref, options)))
+        live = await self._whole(self._take_up(agent, ref, options))
         try:
             return await live.wait()
         except asyncio.CancelledError:
@@ -372,7 +370,7 @@ class Runtime(Conversations):
             state: SlotState = "done" if result.status == "ok" else "failed"
             return book.settle_slot(turn, exchange, position, state=state, feedback=feedback, author=author)
 
-        await self._whole(self._entered(self._settle(ref, step)))
+        await self._whole(self._settle(ref, step))
 
     async def settle_send(self, ref: str, attempt_id: str, *, author: str) -> None:
         """Declare that an attempt without an end brought nothing; a resumed run asks again, as a new attempt.
@@ -387,7 +385,7 @@ class Runtime(Conversations):
         def step(book: Book, turn: Turn) -> Sequence[Fact]:
             return book.settle_send(turn, attempt_id, author=author)
 
-        await self._whole(self._entered(self._settle(ref, step)))
+        await self._whole(self._settle(ref, step))
 
     async def _settle(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> None:
         """Take a run that goes on nowhere, make a step, and give it up again."""
@@ -436,28 +434,14 @@ class Runtime(Conversations):
             raise LostError("run", ref)
         return live
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+    def _whole(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
-        return await (settle(work) if self._store.waits else work)
+        return settle(work) if self._store.waits else work
 
     def _check_open(self) -> None:
         if self._state != "open":
             raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
         self._require_loop()
-
-    def _entered(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Have closing wait for ``work``, from now on."""
-        done = asyncio.get_running_loop().create_future()
-        self._opening.add(done)
-
-        async def counted() -> T:
-            try:
-                return await work
-            finally:
-                self._opening.discard(done)
-                done.set_result(None)
-
-        return counted()
 
     async def _start(
         self, agent: Agent, input: RunInput, *, kept: bool = False, **options: Unpack[RunOptions]
@@ -470,7 +454,7 @@ class Runtime(Conversations):
         if known is not None:
             known.require_outside()
         messages = admitted(agent, input)
-        return await self._whole(self._entered(self._open(agent, messages, options, kept)))
+        return await self._whole(self._open(agent, messages, options, kept))
 
     async def _open(
         self,
@@ -547,7 +531,7 @@ class Runtime(Conversations):
             store=self._store,
             mint=self._mint,
             ledger=ledger,
-            paused=lambda: live.pause,
+            paused=live.paused,
             limits=limits,
             tools=agent.toolset,
             threads=self._threads,

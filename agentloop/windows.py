@@ -79,6 +79,10 @@ class LiveRun:
         self.stop = False  # cancelled before its first step, where a task would not run at all
         self.task: asyncio.Task[RunResult] | None = None
 
+    def paused(self) -> bool:
+        """Whether it shall stop at the next step; see ``pause``."""
+        return self.pause
+
     @property
     def goes_on(self) -> bool:
         """Whether its task has not ended."""
@@ -129,9 +133,11 @@ class Run:
     somebody else has started it with the same ``run_id`` and not left. One task at a time may iterate.
     """
 
+    __slots__ = ("_events", "_launch", "_live", "_released")
+
     def __init__(self, launch: Callable[[], Any]) -> None:
-        self._launch = launch
-        self._begun = self._released = False
+        self._launch: Callable[[], Any] | None = launch
+        self._released = False
         self._live: LiveRun | None = None
         self._events: Follower | None = None
 
@@ -145,10 +151,10 @@ class Run:
         return self._entered().ref
 
     async def __aenter__(self) -> Self:
-        if self._begun:
+        launch, self._launch = self._launch, None  # what it was given is the run's from here on
+        if launch is None:
             raise InputError("Run: expected to be entered once, got a second time")
-        self._begun = True
-        self._live = await self._launch()
+        self._live = await launch()
         return self
 
     async def __aexit__(
