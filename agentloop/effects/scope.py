@@ -32,6 +32,30 @@ class Scope:
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
     """
 
+    __slots__ = (
+        "_mint",
+        "agent",
+        "clock",
+        "conversation",
+        "deps",
+        "emitter",
+        "ledger",
+        "limits",
+        "new_id",
+        "now_ms",
+        "paused",
+        "provider",
+        "reasoning",
+        "repeatable",
+        "run_id",
+        "sent_bytes",
+        "started",
+        "store",
+        "threads",
+        "tools",
+        "turn",
+    )
+
     def __init__(
         self,
         *,
@@ -59,7 +83,7 @@ class Scope:
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
         self.paused = paused
         self.turn: Turn = store.book.turn(run_id)
-        self.repeatable = frozenset(tool.name for tool in tools if tool.policy.idempotent)
+        self.repeatable = tools.repeatable
         self.started = clock()
         self.sent_bytes = 0
         self._mint = mint

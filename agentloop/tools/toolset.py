@@ -26,6 +26,7 @@ class ToolSet:
 
     Attributes:
         specs: what the model sees, in order.
+        repeatable: names of the tools that are declared idempotent.
         digest: hex SHA-256 over each tool's schema, name, description, kind, idempotence and
             budgets, their order, and the policy version; not over library versions (R67).
 
@@ -34,10 +35,11 @@ class ToolSet:
             tool or is too many.
     """
 
-    __slots__ = ("_by_name", "digest", "policy_version", "specs")
+    __slots__ = ("_by_name", "digest", "policy_version", "repeatable", "specs")
 
     _by_name: dict[str, Tool]
     specs: tuple[FunctionSpec, ...]
+    repeatable: frozenset[str]
     policy_version: str
     digest: str
 
@@ -53,6 +55,7 @@ class ToolSet:
         fixed = object.__setattr__
         fixed(self, "_by_name", by_name)
         fixed(self, "specs", tuple(member.spec for member in by_name.values()))
+        fixed(self, "repeatable", frozenset(member.name for member in by_name.values() if member.policy.idempotent))
         fixed(self, "policy_version", policy_version)
         fixed(self, "digest", digest(_DOMAIN, basis))
 
