@@ -12,6 +12,7 @@ from ..errors import AgentLoopError, LimitExceeded, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
 from ..exchange import RequestRef
 from ..messages import ModelReply, ModelRequest, Usage
+from ..persistence import Step
 from ..wire.deltas import ReasoningDelta, TextDelta
 from .scope import Scope, deliver_cancel
 
@@ -53,9 +54,7 @@ async def send(scope: Scope) -> ModelReply:
         _tell_rejected(scope, error)
         raise Rejected(error) from None
     attempt_id = scope.new_id()
-    cancelled = await scope.commit(
-        lambda book: book.begin_send(ref, attempt_id=attempt_id, model=scope.provider.model, at_ms=scope.now_ms())
-    )
+    cancelled = await scope.commit(_claim(scope, ref, attempt_id))
     call = scope.turn.model_calls
     attempt = _Attempt(scope, attempt_id)
     try:
@@ -70,9 +69,7 @@ async def send(scope: Scope) -> ModelReply:
         if cancelled:
             await deliver_cancel()
         reply = await attempt.run(request)
-        await scope.commit(
-            lambda book: book.intake(scope.receipt(attempt_id), reply, reserve=scope.limits.feedback_bytes)
-        )
+        await scope.commit(_intake(scope, attempt_id, reply))
     except BaseException as error:
         await _fail(scope, attempt, call, error, began)
         limit = _limit_of(scope, attempt, error)
@@ -89,6 +86,15 @@ async def send(scope: Scope) -> ModelReply:
         duration_ms=_ms(scope, began),
     )
     return reply
+
+
+def _claim(scope: Scope, ref: RequestRef, attempt_id: str) -> Step:
+    # Steps are made outside of `send`: a closure would turn what `send` keeps while it waits into cells.
+    return lambda book: book.begin_send(ref, attempt_id=attempt_id, model=scope.provider.model, at_ms=scope.now_ms())
+
+
+def _intake(scope: Scope, attempt_id: str, reply: ModelReply) -> Step:
+    return lambda book: book.intake(scope.receipt(attempt_id), reply, reserve=scope.limits.feedback_bytes)
 
 
 def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
@@ -140,6 +146,8 @@ def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExc
 
 class _Attempt:
     """The send itself, and what of it was shown."""
+
+    __slots__ = ("_scope", "attempt_id", "opened", "sending", "shown", "usage")
 
     def __init__(self, scope: Scope, attempt_id: str) -> None:
         self._scope, self.attempt_id = scope, attempt_id

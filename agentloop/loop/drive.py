@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from contextlib import nullcontext
+from typing import Final, cast
 
 from ..effects import Rejected, Scope, answer_call, measure, send, settle, skip_calls
 from ..errors import AgentLoopError, BudgetError, NotOwnerError, RunPaused, UnsettledError
@@ -13,6 +14,8 @@ from .states import Phase, Signal, follow
 from .step import Answer, Ask, Close, Skip, Wait, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
+
+_NO_CLOCK: Final = nullcontext()
 
 _LIMIT_FIELDS = {"model_calls": "max_model_calls", "tool_calls": "max_tool_calls", "tokens": "max_tokens"}
 
@@ -38,8 +41,14 @@ async def advance(scope: Scope) -> Phase:
         max_request_bytes=scope.provider.max_request_bytes,
         repeatable=scope.repeatable,
     )
-    if type(action) is Ask:
-        return follow(phase, await _ask(scope))
+    if type(action) is Ask:  # here, so that a run which waits for its model has one frame less
+        try:
+            reply = await send(scope)
+        except Rejected as rejected:
+            limit = rejected.error.limit
+            await close(scope, "limit_reached", _LIMIT_FIELDS.get(limit, limit))
+            return follow(phase, Signal.CLOSED)
+        return follow(phase, Signal.ASKED if reply.calls else Signal.REPLIED)
     if type(action) is Answer:
         return follow(phase, await _answer(scope, action))
     if type(action) is Skip:
@@ -80,11 +89,12 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
     )
     me = cast("asyncio.Task[object]", asyncio.current_task())
     requests = me.cancelling()
-    clock = asyncio.timeout(scope.limits.max_seconds)
+    seconds = scope.limits.max_seconds
+    clock = None if seconds is None else asyncio.timeout(seconds)
     try:
         if cancelled:
             raise asyncio.CancelledError
-        async with clock:
+        async with clock or _NO_CLOCK:
             while not scope.paused():
                 if await advance(scope) is Phase.ENDED:
                     return
@@ -92,7 +102,7 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
                     raise asyncio.CancelledError
         raise RunPaused(scope.run_id)
     except TimeoutError as error:
-        if not clock.expired():
+        if clock is None or not clock.expired():
             await _abort(scope, "failed", error)
             raise
         _check_settled(scope)
@@ -128,16 +138,6 @@ async def close(scope: Scope, outcome: RunOutcome, reason: str | None) -> None:
         lambda book: book.close_run(turn, outcome=outcome, reason=reason, at_ms=scope.now_ms()), last=True
     )
     _tell_end(scope, outcome, reason)
-
-
-async def _ask(scope: Scope) -> Signal:
-    try:
-        reply = await send(scope)
-    except Rejected as rejected:
-        limit = rejected.error.limit
-        await close(scope, "limit_reached", _LIMIT_FIELDS.get(limit, limit))
-        return Signal.CLOSED
-    return Signal.ASKED if reply.calls else Signal.REPLIED
 
 
 async def _answer(scope: Scope, action: Answer) -> Signal:
