@@ -114,7 +114,7 @@ def test_a_send_without_an_end_is_declared_failed_and_stays_charged() -> None:
     attempt = desk.send(turn)
     usage = Usage(input_tokens=1, output_tokens=2, total_tokens=3)
     desk.add(desk.book.settle_send(turn, attempt, author="Ann", usage=usage))
-    assert (turn.sends, turn.unknown_sends, turn.model_calls) == ({}, [attempt], 1)
+    assert (turn.sends, turn.unknown_sends, turn.model_calls) == ({}, (attempt,), 1)
     assert turn.usage == usage
     refused(desk, lambda: desk.book.settle_send(turn, attempt, author="Ann"), ConflictError)
     with pytest.raises(ConflictError, match="not used before"):
