@@ -39,17 +39,21 @@ __all__ = ["DONE", "Draft"]
 
 DONE: Final = b"[DONE]"
 
+_UNTOLD: Final = object()
+"""Equal to no id and no model that a chunk can have, also not to a missing one."""
+
 
 class Draft:
     """What is known of a reply so far.
 
     Attributes:
-        quick: the next event may be a plain delta: not the first one, none after the finish, none while
-            half a character waits for the other half, and none once content came in parts.
+        quick: the next event may be a plain delta: none after the finish, none while half a character waits
+            for the other half, and none once content came in parts.
         finished: a finish came.
         late: something of the reply came after it, so only ``[DONE]`` tells where the reply ends.
         silent: events without data.
-        last_id, last_model: as they came in the last chunk judged; an equal pair needs no judging.
+        last_id, last_model: as they came in the last chunk judged; an equal pair needs no judging, and before
+            the first chunk there is none.
         stencils: what chunks with that pair look like; dropped when it changes.
         text, text_chars: body text that was shown, one string a read, and its characters.
         new_text, new_reasoning, touched: what the present read brought: texts, and calls by position.
@@ -86,12 +90,12 @@ class Draft:
     )
 
     def __init__(self, dialect: Dialect, *, max_reply_bytes: int | None) -> None:
-        self.quick = False
+        self.quick = True
         self.finished = False
         self.late = False
         self.silent = 0
-        self.last_id: str | None = None
-        self.last_model: str | None = None
+        self.last_id: object = _UNTOLD
+        self.last_model: object = _UNTOLD
         self.stencils = StencilMaker()
         self.text: list[str] = []
         self.text_chars = 0
