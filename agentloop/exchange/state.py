@@ -184,7 +184,7 @@ class State:
             elif type(fact) is SendStarted:
                 turn = self._turns[fact.run_id]
                 turn.sends[fact.attempt_id], turn.ended = fact, None
-                turn.claims.add(fact.attempt_id)
+                turn.claims[fact.attempt_id] = None
                 turn.model_calls += 1
             elif type(fact) is SendEnded:
                 self._install_send_end(fact)
@@ -373,7 +373,7 @@ class State:
             slot.effect_id, slot.attempt, slot.rerun = fact.effect_id, fact.attempt, False
             turn.tool_calls += 1
             if fact.effect_id is not None:
-                turn.claims.add(fact.effect_id)
+                turn.claims[fact.effect_id] = None
         if fact.feedback is None:
             return
         slot.feedback, slot.encoded = fact.feedback, self._encoded(fact.feedback)

@@ -103,7 +103,7 @@ class Turn:
         self.entries: list[Entry] = []
         self.exchanges: list[ModelExchange] = []
         self.digests = [opened.digest]
-        self.claims: set[str] = set()
+        self.claims: dict[str, None] = {}  # of texts only, so that the collector does not track it as it does a set
         self.sends: dict[str, SendStarted] = {}
         self.ended: SendEnded | None = None
         self.unknown_sends: tuple[str, ...] = ()
