@@ -158,24 +158,26 @@ class _Attempt:
 
     async def run(self, request: ModelRequest) -> ModelReply:
         scope, attempt_id = self._scope, self.attempt_id
-        output, limit = scope.emitter.output, scope.limits.reply_bytes
+        emitter, limit = scope.emitter, scope.limits.reply_bytes
         self.sending = True
         async with scope.provider.stream(request, attempt_id=attempt_id, max_reply_bytes=limit) as stream:
             self.opened = True
             async for delta in stream:
                 if type(delta) is TextDelta:
                     self.shown = True
-                    await output(TextPreview, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text)
+                    await emitter.output(
+                        TextPreview, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text
+                    )
                 elif scope.reasoning and type(delta) is ReasoningDelta:
                     self.shown = True
-                    await output(
+                    await emitter.output(
                         ReasoningPreview, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text
                     )
             reply = await stream.reply()
         self.usage = reply.usage
         if reply.usage is not None:  # spent, whatever becomes of the reply
             scope.ledger.charge("tokens", reply.usage.total_tokens)
-        await output(
+        await emitter.output(
             ModelParsed,
             attempt_id,
             attempt_id=attempt_id,
