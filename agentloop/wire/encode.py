@@ -117,11 +117,11 @@ def encode_request(request: ModelRequest, *, model: str, dialect: Dialect) -> En
                 fresh += 1
                 found = item.__dict__[key] = _encode_new(item, dialect, f"$.{place}[{at}]")
             parts.append(found)
-    head, tool_bytes = _head_of(request, model, dialect)
+    head = _HEADS.of(request, model, dialect)
     return EncodedRequest(
-        head=head,
+        head=head.data,
         parts=tuple(parts),
-        tool_bytes=tool_bytes,
+        tool_bytes=head.tool_bytes,
         messages=len(request.messages),
         exchanges=len(request.exchanges),
         fresh=fresh,
@@ -206,8 +206,6 @@ def _call(call: ToolCall, extras: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Head(NamedTuple):
-    """The head of the newest request. Runs of one agent have the same options and tools, as the same objects."""
-
     options: ModelOptions
     tools: tuple[FunctionSpec, ...]
     model: str
@@ -216,24 +214,34 @@ class _Head(NamedTuple):
     tool_bytes: int
 
 
-_newest: _Head | None = None
+class _NewestHead:
+    """Keeps the head of the newest request: runs of one agent have the same options and tools, as the same objects.
+
+    They are compared by identity, since equal options may be written differently: ``1`` and ``1.0``.
+    """
+
+    __slots__ = ("_newest",)
+
+    def __init__(self) -> None:
+        self._newest: _Head | None = None
+
+    def of(self, request: ModelRequest, model: str, dialect: Dialect) -> _Head:
+        """The head of a request."""
+        head, options, tools = self._newest, request.options, request.tools
+        if (
+            head is None
+            or head.options is not options
+            or head.tools is not tools
+            or head.dialect is not dialect
+            or head.model != model
+        ):
+            encoded = _encode_tools(tools) if tools else b""
+            data = _encode_head(request, model, dialect, encoded)
+            head = self._newest = _Head(options, tools, model, dialect, data, len(encoded))
+        return head
 
 
-def _head_of(request: ModelRequest, model: str, dialect: Dialect) -> tuple[bytes, int]:
-    """The head, and the size of the tools in it. Compared by identity: ``1`` and ``1.0`` are equal, and not the same."""
-    global _newest
-    head, options, tools = _newest, request.options, request.tools
-    if (
-        head is None
-        or head.options is not options
-        or head.tools is not tools
-        or head.dialect is not dialect
-        or head.model != model
-    ):
-        encoded = _encode_tools(tools) if tools else b""
-        data = _encode_head(request, model, dialect, encoded)
-        head = _newest = _Head(options, tools, model, dialect, data, len(encoded))
-    return head.data, head.tool_bytes
+_HEADS: Final = _NewestHead()
 
 
 def _encode_head(request: ModelRequest, model: str, dialect: Dialect, tools: bytes) -> bytes:
