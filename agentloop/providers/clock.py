@@ -79,12 +79,16 @@ class Watchdog:
         self._timer = None
         now = self._loop.time()
         if self._total_at is not None and now >= self._total_at:
-            self._inbox.set_exception(ClockExpired("total_timeout", f"the whole reply within {self._timeouts.total:g} s"))
+            self._inbox.set_exception(
+                ClockExpired("total_timeout", f"the whole reply within {self._timeouts.total:g} s")
+            )
             return
         expired = self._late_event(now)
         if expired is None:
             self._arm(now)
-        elif self._inbox.total_bytes > self._stream.bytes_seen:  # it came in this turn of the loop, and the reader comes after the timer
+        elif (
+            self._inbox.total_bytes > self._stream.bytes_seen
+        ):  # it came in this turn of the loop, and the reader comes after the timer
             self._timer = self._loop.call_at(now, self._check)
         else:
             self._inbox.set_exception(expired)
