@@ -200,6 +200,8 @@ def check_options(options: RunOptions) -> None:
     Raises:
         TypeError: an unknown name, as for any keyword. InputError: another type or form.
     """
+    if not options:
+        return
     unknown = next(iter(options.keys() - RunOptions.__annotations__.keys()), None)
     if unknown is not None:
         raise TypeError(f"Runtime: expected the options {', '.join(RunOptions.__annotations__)}, got {unknown!r}")
