@@ -143,9 +143,8 @@ class Runtime(Conversations):
         self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
         self._sleep, self._random = sleep, random
         self._runs: dict[str, LiveRun] = {}
-        self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled
+        self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled; closing waits for those
         self._ended_runs: deque[LiveRun] = deque()
-        self._opening: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mark = object()
@@ -210,8 +209,7 @@ class Runtime(Conversations):
             if self._observers is not None:
                 stack.push_async_callback(self._observers.close, CLOSE_SECONDS)
             stack.push_async_callback(self._stop_renewing)
-            if self._opening:
-                await asyncio.wait(self._opening)
+            await self._gate.idle()
             await self._end_runs()
             stuck = await self._threads.wait_idle(CLOSE_SECONDS)
             if stuck:
@@ -371,7 +369,7 @@ class Runtime(Conversations):
             pending = self._sends.of(ref)
             if pending is not None:  # its driver has left it
                 await settle(pending.stop())
-            ended = await self._whole(self._entered(self._end_left(ref, author)))
+            ended = await self._whole(self._end_left(ref, author))
 
     # -- what a process left that ended
 
@@ -432,7 +430,7 @@ class Runtime(Conversations):
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
         messages = None if input is None else admitted(agent, input)
-        live = await self._whole(self._entered(self._take_up(agent, ref, options, messages)))
+        live = await self._whole(self._take_up(agent, ref, options, messages))
         return await self._bound(live)
 
     async def settle_call(
@@ -482,7 +480,7 @@ class Runtime(Conversations):
                 max_bytes=feedback_bytes,
             )
 
-        await self._whole(self._entered(self._settle(ref, step)))
+        await self._whole(self._settle(ref, step))
 
     async def settle_send(self, ref: str, attempt_id: str, *, author: str) -> None:
         """Declare that an attempt without an end brought nothing; a resumed run asks again, as a new attempt.
@@ -497,7 +495,7 @@ class Runtime(Conversations):
         def step(book: Book, turn: Turn) -> Sequence[Fact]:
             return book.settle_send(turn, attempt_id, author=author, at_ms=self._now_ms())
 
-        await self._whole(self._entered(self._settle(ref, step)))
+        await self._whole(self._settle(ref, step))
 
     async def _settle(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> None:
         """Take a run that goes on nowhere, make a step, and give it up again."""
@@ -593,28 +591,14 @@ class Runtime(Conversations):
             raise LostError("run", ref)
         return live
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+    def _whole(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
-        return await (settle(work) if self._store.waits else work)
+        return settle(work) if self._store.waits else work
 
     def _check_open(self) -> None:
         if self._state != "open":
             raise InputError(f"Runtime: expected an open runtime (async with), got one that is {self._state}")
         self._require_loop()
-
-    def _entered(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Have closing wait for ``work``, from now on."""
-        done = asyncio.get_running_loop().create_future()
-        self._opening.add(done)
-
-        async def counted() -> T:
-            try:
-                return await work
-            finally:
-                self._opening.discard(done)
-                done.set_result(None)
-
-        return counted()
 
     async def _start(
         self, agent: Agent, input: RunInput, *, kept: bool = False, **options: Unpack[RunOptions]
@@ -628,7 +612,7 @@ class Runtime(Conversations):
         if known is not None:
             known.require_outside()
         messages = admitted(agent, input)
-        return await self._whole(self._entered(self._open(agent, messages, options, kept)))
+        return await self._whole(self._open(agent, messages, options, kept))
 
     def _check_checkpoint(self, agent: Agent, options: RunOptions, *, kept: bool) -> None:
         """Refuse recovery points without what they stand on (R129, R130)."""
@@ -724,10 +708,10 @@ class Runtime(Conversations):
             store=self._store,
             mint=self._mint,
             ledger=ledger,
-            paused=lambda: live.pause,
+            paused=live.paused,
             sends=self._sends if live.kept else None,
             wait=wait if turn.opened.checkpoint else None,
-            left=lambda: live.left,
+            left=live.has_left if live.sends is not None else bool,
             limits=limits,
             tools=agent.toolset,
             threads=self._threads,

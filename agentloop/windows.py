@@ -107,6 +107,14 @@ class LiveRun:
         self.stop = False  # cancelled before its first step, where a task would not run at all
         self.task: asyncio.Task[RunResult] | None = None
 
+    def paused(self) -> bool:
+        """Whether it shall stop at the next step; see ``pause``."""
+        return self.pause
+
+    def has_left(self) -> bool:
+        """Whether its caller has gone while a send goes on; see ``left``."""
+        return self.left
+
     @property
     def goes_on(self) -> bool:
         """Whether its task has not ended."""
@@ -183,9 +191,11 @@ class Run:
     somebody else has started it with the same ``run_id`` and not left. One task at a time may iterate.
     """
 
+    __slots__ = ("_events", "_launch", "_live", "_released")
+
     def __init__(self, launch: Callable[[], Any]) -> None:
-        self._launch = launch
-        self._begun = self._released = False
+        self._launch: Callable[[], Any] | None = launch
+        self._released = False
         self._live: LiveRun | None = None
         self._events: Follower | None = None
 
@@ -199,10 +209,10 @@ class Run:
         return self._entered().ref
 
     async def __aenter__(self) -> Self:
-        if self._begun:
+        launch, self._launch = self._launch, None  # what it was given is the run's from here on
+        if launch is None:
             raise InputError("Run: expected to be entered once, got a second time")
-        self._begun = True
-        self._live = await self._launch()
+        self._live = await launch()
         return self
 
     async def __aexit__(
@@ -248,6 +258,8 @@ def check_options(options: RunOptions) -> None:
     Raises:
         TypeError: an unknown name, as for any keyword. InputError: another type or form.
     """
+    if not options:
+        return
     unknown = next(iter(options.keys() - RunOptions.__annotations__.keys()), None)
     if unknown is not None:
         raise TypeError(f"Runtime: expected the options {', '.join(RunOptions.__annotations__)}, got {unknown!r}")

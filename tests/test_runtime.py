@@ -662,7 +662,7 @@ async def test_a_wrong_value_is_refused_by_name_and_starts_nothing(fields: dict[
         with pytest.raises(al.InputError, match=message):
             await runtime.run(given.pop("agent"), given.pop("input"), **given)
         assert await facts_of(runtime) == []
-        assert runtime._opening == set()
+        assert not runtime._gate._held, "closing would wait for it"
 
 
 async def test_an_option_that_does_not_exist_is_refused() -> None:

@@ -307,7 +307,7 @@ async def test_a_provider_that_finds_out_late_ends_an_admitted_call_without_a_se
         assert (result.outcome, result.reason) == ("limit_reached", "max_request_bytes")
         events = await check_end(runtime, "r", "limit_reached")
         assert [event.type for event in events] == ["run.started", "model.start", "model.end", "run.ended"]
-        assert turn_of(runtime, "r").unknown_sends == []
+        assert turn_of(runtime, "r").unknown_sends == ()
     assert provider.requests == []
 
 

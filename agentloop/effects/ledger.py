@@ -8,7 +8,6 @@ next one is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from ..errors import BudgetError
@@ -20,13 +19,15 @@ Resource = Literal["model_calls", "tool_calls", "tokens"]
 
 
 class Ledger:
-    """One node. Pure and synchronous, so a check and its debit cannot be parted.
+    """One node. Pure and synchronous, so a check and its debit cannot be parted. Asked before each effect.
 
     Args:
         model_calls, tool_calls, tokens: this node's grant, 0 and up; None is no own limit.
         parent: the node that a debit is also taken from.
         reserve: model calls that this node must leave to its ancestors (R277).
     """
+
+    __slots__ = ("_grants", "_parent", "_reserve", "_spent")
 
     def __init__(
         self,
@@ -81,8 +82,10 @@ class Ledger:
     def charge(self, resource: Resource, amount: int) -> None:
         """Take what was already used, whatever is left."""
         check_count("Ledger.charge", amount, 0)
-        for node in self._path():
+        node: Ledger | None = self
+        while node is not None:
             node._spent[resource] += amount
+            node = node._parent
 
     def child(
         self,
@@ -95,18 +98,16 @@ class Ledger:
         """A node below this one; its grant never enlarges what is left here."""
         return Ledger(model_calls=model_calls, tool_calls=tool_calls, tokens=tokens, parent=self, reserve=reserve)
 
-    def _path(self) -> Iterator[Ledger]:
+    def _allowed(self, resource: Resource) -> list[tuple[int, int]]:
+        """What this node and each ancestor with a grant allows it, and what is spent there."""
+        found = []
+        reserve = 0
         node: Ledger | None = self
         while node is not None:
-            yield node
-            node = node._parent
-
-    def _allowed(self, resource: Resource) -> Iterator[tuple[int, int]]:
-        """What this node and each ancestor with a grant allows it, and what is spent there."""
-        reserve = 0
-        for node in self._path():
             grant = node._grants[resource]
             if grant is not None:
                 kept = reserve if resource == "model_calls" else 0
-                yield max(0, grant - kept), node._spent[resource]
+                found.append((max(0, grant - kept), node._spent[resource]))
             reserve += node._reserve
+            node = node._parent
+        return found

@@ -40,6 +40,37 @@ class Scope:
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
     """
 
+    __slots__ = (
+        "_mint",
+        "_provider",
+        "agent",
+        "clock",
+        "conversation",
+        "deps",
+        "emitter",
+        "ledger",
+        "left",
+        "limits",
+        "lookups",
+        "new_id",
+        "now_ms",
+        "paused",
+        "random",
+        "reasoning",
+        "repeatable",
+        "resend",
+        "run_id",
+        "sends",
+        "sent_bytes",
+        "sleep",
+        "started",
+        "store",
+        "threads",
+        "tools",
+        "turn",
+        "wait",
+    )
+
     def __init__(
         self,
         *,
@@ -75,8 +106,7 @@ class Scope:
         self.sends, self.wait = sends, wait
         self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
-        self.repeatable = frozenset(tool.name for tool in tools if tool.policy.recovery_kind == "repeat")
-        self.lookups = frozenset(tool.name for tool in tools if tool.policy.recovery_kind == "lookup")
+        self.repeatable, self.lookups = tools.repeatable, tools.lookups
         self.started = clock()
         self.sent_bytes = 0
         self._provider, self._mint = provider, mint

@@ -187,6 +187,19 @@ def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExc
 class _Attempt:
     """One send: what is stored and told of it."""
 
+    __slots__ = (
+        "_began",
+        "_pending",
+        "_scope",
+        "attempt_id",
+        "call",
+        "ended",
+        "opened",
+        "sending",
+        "shown",
+        "usage",
+    )
+
     def __init__(self, scope: Scope, attempt_id: str, began: float, pending: PendingSend | None = None) -> None:
         self._scope, self.attempt_id, self._began, self._pending = scope, attempt_id, began, pending
         self.call = 0
@@ -310,12 +323,11 @@ class _Attempt:
             dialect=provider.dialect.name,
         )
 
-    async def show(self, delta: Preview) -> None:
+    def show(self, delta: Preview) -> Awaitable[None]:
         self.shown = True
         kind = TextPreview if type(delta) is TextDelta else ReasoningPreview
-        await self._scope.emitter.output(
-            kind, self.attempt_id, attempt_id=self.attempt_id, offset=delta.offset, text=delta.text
-        )
+        attempt_id = self.attempt_id
+        return self._scope.emitter.output(kind, attempt_id, attempt_id=attempt_id, offset=delta.offset, text=delta.text)
 
     async def tell_parsed(self, reply: ModelReply) -> None:
         await self._scope.emitter.output(

@@ -17,7 +17,7 @@ __all__ = ["ENVELOPE_FIELDS", "EVENT_VERSION", "Event", "event_id", "event_seque
 EVENT_VERSION = 1
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What happened, once.
 
     Attributes:

@@ -29,7 +29,7 @@ class ModelStart(Event, frozen=True):
     dialect: str = ""
 
 
-class TextPreview(Event, frozen=True, gc=False):
+class TextPreview(Event, frozen=True):
     """Body text as it arrived: all text of one network read. A preview, never the truth.
 
     Attributes:
@@ -44,7 +44,7 @@ class TextPreview(Event, frozen=True, gc=False):
     text: str
 
 
-class ReasoningPreview(Event, frozen=True, gc=False):
+class ReasoningPreview(Event, frozen=True):
     """Reasoning as it arrived; only when asked for, and never as body text."""
 
     type: ClassVar[str] = "model.reasoning"

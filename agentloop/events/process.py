@@ -88,7 +88,7 @@ class ToolStarted(Event, frozen=True):
     attempt: int = 1
 
 
-class ToolProgress(Event, frozen=True, gc=False):
+class ToolProgress(Event, frozen=True):
     """A note from the running tool (`ToolContext.progress`)."""
 
     type: ClassVar[str] = "tool.progress"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from ..errors import ConflictError, HistoryError, StaleHeadError
 from ..messages import FunctionSpec, ModelOptions, ModelReply, SystemMessage, ToolFeedback, Usage, UserMessage
-from .encoding import origin_digest, sorted_bytes
 from .facts import (
     ExchangeRef,
     Fact,
@@ -80,13 +79,13 @@ class Book(Recovery):
         if origin_id in self._origins:
             raise ConflictError(f"origin {origin_id!r}", "expected an id that no other run has")
         continues = self._free_head(conversation)
-        size = len(sorted_bytes(messages)) + len(sorted_bytes(tools)) + len(sorted_bytes(options))
-        self._room.check(size, origins=1)
+        encoded = self._encoded_origin(messages, options, tools)
+        self._room.check(encoded.size, origins=1)
         before = None if continues is None else continues.digest
         opened = OriginOpened(
             run_id=run_id,
             origin_id=origin_id,
-            digest=origin_digest(messages, options, tools, before),
+            digest=encoded.digest(before),
             conversation=conversation,
             continues=continues,
             messages=messages,

@@ -9,7 +9,7 @@ import msgspec
 from ..admission import canonical, digest_bytes
 from ..messages import FunctionSpec, ModelOptions, SystemMessage, UserMessage
 
-__all__ = ["canonical_bytes", "origin_digest", "sorted_bytes"]
+__all__ = ["EncodedFrame", "EncodedOrigin", "canonical_bytes", "origin_digest", "sorted_bytes"]
 
 _ORIGIN_DOMAIN: Final = "agentloop/origin/v1"
 
@@ -30,6 +30,55 @@ def sorted_bytes(value: Any) -> bytes:
     return _SORTED.encode(value)
 
 
+class EncodedFrame:
+    """Options and tools, encoded once: runs of one agent have the same.
+
+    Attributes:
+        options, tools: what was encoded. canonical_options, canonical_tools: its bytes.
+        size: bytes of both, as they count against the room of a book.
+    """
+
+    __slots__ = ("canonical_options", "canonical_tools", "options", "size", "tools")
+
+    def __init__(self, options: ModelOptions, tools: tuple[FunctionSpec, ...]) -> None:
+        self.options, self.tools = options, tools
+        plain = sorted_bytes(options)
+        self.canonical_options = canonical_bytes(options) if _has_float(options) else plain
+        self.canonical_tools = sorted_bytes(tools)
+        self.size = len(plain) + len(self.canonical_tools)
+
+
+class EncodedOrigin:
+    """What an origin says, encoded once: to be weighed, to be digested, to be installed.
+
+    Attributes:
+        messages, frame: what was encoded. sizes: bytes of each message.
+    """
+
+    __slots__ = ("_canonical_messages", "frame", "messages", "sizes")
+
+    def __init__(self, messages: tuple[SystemMessage | UserMessage, ...], frame: EncodedFrame) -> None:
+        self.messages, self.frame = messages, frame
+        encoded = [sorted_bytes(message) for message in messages]
+        self.sizes = [len(message) for message in encoded]
+        self._canonical_messages = b"[%b]" % b",".join(encoded)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages as one array, of options and tools."""
+        return len(self._canonical_messages) + self.frame.size
+
+    def digest(self, continues: str | None) -> str:
+        """The content digest; ``continues`` is the digest of the exchange that the origin follows."""
+        basis = b'{"continues":%b,"messages":%b,"options":%b,"tools":%b}' % (
+            sorted_bytes(continues),
+            self._canonical_messages,
+            self.frame.canonical_options,
+            self.frame.canonical_tools,
+        )
+        return digest_bytes(_ORIGIN_DOMAIN, basis)
+
+
 def origin_digest(
     messages: tuple[SystemMessage | UserMessage, ...],
     options: ModelOptions,
@@ -37,13 +86,7 @@ def origin_digest(
     continues: str | None,
 ) -> str:
     """The content digest of an origin; ``continues`` is the digest of the exchange it follows."""
-    basis = b'{"continues":%b,"messages":%b,"options":%b,"tools":%b}' % (
-        sorted_bytes(continues),
-        sorted_bytes(messages),
-        canonical_bytes(options) if _has_float(options) else sorted_bytes(options),
-        sorted_bytes(tools),
-    )
-    return digest_bytes(_ORIGIN_DOMAIN, basis)
+    return EncodedOrigin(messages, EncodedFrame(options, tools)).digest(continues)
 
 
 def _has_float(options: ModelOptions) -> bool:

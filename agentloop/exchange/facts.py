@@ -48,7 +48,7 @@ RunOutcome = Literal["completed", "refused", "incomplete", "limit_reached", "fai
 """How a run ended. ``failed`` and ``cancelled`` raise; the others are values of a `RunResult`."""
 
 
-class ExchangeRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExchangeRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One exchange, by content: ``digest`` chains over everything before it.
 
     Attributes:
@@ -62,7 +62,7 @@ class ExchangeRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     digest: str
 
 
-class RequestRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """All that a model call is given: an origin and an exact prefix of its exchanges (R75).
 
     Attributes:
@@ -76,7 +76,7 @@ class RequestRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     digest: str
 
 
-class _Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="fact"):
+class _Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, tag_field="fact"):
     run_id: str
     version: Literal[2] = 2
 

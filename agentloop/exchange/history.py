@@ -59,4 +59,7 @@ class History:
 
 def _leading(messages: Sequence[Message]) -> int:
     """How many system messages come before anything else."""
-    return next((at for at, message in enumerate(messages) if type(message) is not SystemMessage), len(messages))
+    for at, message in enumerate(messages):
+        if type(message) is not SystemMessage:
+            return at
+    return len(messages)

@@ -14,6 +14,7 @@ import msgspec
 from ..admission import chain
 from ..errors import ConflictError, HistoryError, InputError, LimitExceeded, LostError
 from ..messages import (
+    FunctionSpec,
     Message,
     ModelExchange,
     ModelOptions,
@@ -23,7 +24,7 @@ from ..messages import (
     ToolFeedback,
     UserMessage,
 )
-from .encoding import sorted_bytes
+from .encoding import EncodedFrame, EncodedOrigin, sorted_bytes
 from .facts import (
     ConversationBranched,
     ExchangeRef,
@@ -57,6 +58,8 @@ class State:
         self._conversations: dict[str, Conversation] = {}
         self._branches: dict[str, ConversationBranched] = {}
         self._newest: tuple[ModelReply | ToolFeedback | None, bytes] = (None, b"")
+        self._frame: EncodedFrame | None = None  # of the newest origin
+        self._opening: EncodedOrigin | None = None  # of a step whose fact is not installed yet
 
     # -- reading
 
@@ -181,7 +184,7 @@ class State:
             elif type(fact) is SendStarted:
                 turn = self._turns[fact.run_id]
                 turn.sends[fact.attempt_id], turn.sent, turn.ended = fact, fact, None
-                turn.claims.add(fact.attempt_id)
+                turn.claims[fact.attempt_id] = None
                 turn.model_calls += 1
             elif type(fact) is SendEnded:
                 self._install_send_end(fact)
@@ -251,11 +254,25 @@ class State:
             self._newest = (value, sorted_bytes(value))
         return self._newest[1]
 
+    def _encoded_origin(
+        self,
+        messages: tuple[SystemMessage | UserMessage, ...],
+        options: ModelOptions,
+        tools: tuple[FunctionSpec, ...],
+    ) -> EncodedOrigin:
+        """An origin as bytes: a step and the install of its fact share one encoding, and runs of an agent its frame."""
+        opening, frame = self._opening, self._frame
+        if frame is None or frame.options is not options or frame.tools is not tools:
+            frame = self._frame = EncodedFrame(options, tools)
+        if opening is None or opening.messages is not messages or opening.frame is not frame:
+            opening = self._opening = EncodedOrigin(messages, frame)
+        return opening
+
     def _install_origin(self, fact: OriginOpened) -> None:
-        sizes = [len(sorted_bytes(message)) for message in fact.messages]
-        past = self._past(fact.conversation, fact.continues, fact.messages, sizes)
-        frame_size = len(sorted_bytes(fact.tools)) + len(sorted_bytes(fact.options))
-        turn = Turn(fact, past, own_size=sum(sizes), frame_size=frame_size)
+        encoded = self._encoded_origin(fact.messages, fact.options, fact.tools)
+        self._opening = None
+        past = self._past(fact.conversation, fact.continues, fact.messages, encoded.sizes)
+        turn = Turn(fact, past, own_size=sum(encoded.sizes), frame_size=encoded.frame.size)
         self._turns[fact.run_id] = self._origins[fact.origin_id] = turn
         self._room.add(turn.size, origins=1)
         if fact.conversation is not None:
@@ -334,7 +351,7 @@ class State:
         if fact.outcome == "failed" and fact.author is None:
             turn.refused += (fact,)
         if fact.outcome != "replied" and fact.may_have_been_processed:
-            turn.unknown_sends.append(fact.attempt_id)
+            turn.unknown_sends += (fact.attempt_id,)
 
     def _install_reply(self, fact: ReplyTaken) -> None:
         turn = self._turns[fact.run_id]
@@ -347,7 +364,8 @@ class State:
         turn.size += entry.size
         self._room.add(entry.size, exchanges=1)
         for slot in entry.slots:
-            turn.equal_calls[slot.call.name, slot.call.arguments.text] += 1
+            asked = (slot.call.name, slot.call.arguments.text)
+            turn.equal_calls[asked] = turn.equal_calls.get(asked, 0) + 1
         if not entry.slots:
             self._complete(turn, entry)
 
@@ -361,7 +379,7 @@ class State:
             slot.started_at_ms = fact.at_ms
             turn.tool_calls += 1
             if fact.effect_id is not None:
-                turn.claims.add(fact.effect_id)
+                turn.claims[fact.effect_id] = None
         if fact.feedback is None:
             return
         slot.feedback, slot.encoded, slot.ended_at_ms = fact.feedback, self._encoded(fact.feedback), fact.at_ms

@@ -5,8 +5,6 @@ Only `Book.install` changes these objects; everyone else reads them.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
 from .facts import ExchangeRef, OriginOpened, RunClosed, RunRedacted, SendEnded, SendStarted
 from .history import History
@@ -100,6 +98,7 @@ class Turn:
         digests: chain digests; ``digests[n]`` covers the origin and its first n exchanges.
         origin_size: bytes of the origin: this turn's own messages, its tools and options.
         size: bytes of this turn: origin, replies and feedback.
+        equal_calls: how often each tool was asked for with the same arguments.
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
         sent: the newest attempt, whatever became of it.
@@ -138,16 +137,16 @@ class Turn:
         self.entries: list[Entry] = []
         self.exchanges: list[ModelExchange] = []
         self.digests = [opened.digest]
-        self.claims: set[str] = set()
+        self.claims: dict[str, None] = {}  # of texts only, so that the collector does not track it as it does a set
         self.sends: dict[str, SendStarted] = {}
         self.sent: SendStarted | None = None
         self.ended: SendEnded | None = None
         self.refused: tuple[SendEnded, ...] = ()
-        self.unknown_sends: list[str] = []
+        self.unknown_sends: tuple[str, ...] = ()
         self.model_calls = 0
         self.tool_calls = 0
         self.usage: Usage | None = None
-        self.equal_calls: Counter[tuple[str, str]] = Counter()
+        self.equal_calls: dict[tuple[str, str], int] = {}
         self.closed: RunClosed | None = None
         self.redacted: RunRedacted | None = None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import cast
+from contextlib import nullcontext
+from typing import Final, cast
 
 from ..effects import PendingSend, Rejected, Scope, answer_call, join, measure, recover_calls, send, settle, skip_calls
 from ..errors import (
@@ -25,6 +26,8 @@ __all__ = ["advance", "close", "drive"]
 
 _RESUMABLE = (ModelPending, RunPaused, UnsettledError)
 """What leaves a run without its end."""
+
+_NO_CLOCK: Final = nullcontext()
 
 _LIMIT_FIELDS = {"model_calls": "max_model_calls", "tool_calls": "max_tool_calls", "tokens": "max_tokens"}
 
@@ -96,11 +99,12 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
     )
     me = cast("asyncio.Task[object]", asyncio.current_task())
     requests = me.cancelling()
-    clock = asyncio.timeout(scope.limits.max_seconds)
+    seconds = scope.limits.max_seconds
+    clock = None if seconds is None else asyncio.timeout(seconds)
     try:
         if cancelled:
             raise asyncio.CancelledError
-        async with clock:
+        async with clock or _NO_CLOCK:
             while not scope.paused():
                 if await advance(scope) is Phase.ENDED:
                     return
@@ -108,7 +112,7 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
                     raise asyncio.CancelledError
         raise RunPaused(scope.run_id)
     except TimeoutError as error:
-        if not clock.expired():
+        if clock is None or not clock.expired():
             await _abort(scope, "failed", error)
             raise
         _check_settled(scope)

@@ -10,7 +10,7 @@ from .reply import ModelReply
 __all__ = ["ModelExchange"]
 
 
-class ModelExchange(Value, frozen=True, tag="exchange", tag_field="role", dict=True):
+class ModelExchange(Value, frozen=True, tag="exchange", tag_field="role", dict=True, gc=True):
     """A reply and its feedback, in the reply's call order (R32).
 
     ``dict=True`` lets the encoder keep the encoded bytes with the value they belong to; nothing

@@ -34,8 +34,13 @@ def require_type(name: str, value: object, *kinds: type) -> None:
         raise InputError(f"{name}: expected {wanted}, got {type(value).__name__}")
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every value here: frozen, keyword-only, closed."""
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """Base of every value here: frozen, keyword-only, closed.
+
+    A value holds text, numbers and other values only, and is made after what it holds: it can be in no
+    cycle, so the garbage collector need not look at it. That goes for events and facts too. (A struct
+    with a ``__dict__`` cannot say so; it is tracked only where it holds something that is.)
+    """
 
 
 class Text(Value, frozen=True, tag="text", tag_field="kind"):

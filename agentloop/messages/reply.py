@@ -12,7 +12,7 @@ from .parts import Native, Termination, Text, ToolCall, Usage, Value, require_ty
 __all__ = ["ModelReply", "reply_text"]
 
 
-class ModelReply(Value, frozen=True, dict=True):
+class ModelReply(Value, frozen=True, dict=True, gc=True):
     """One complete reply, format version 1 (R16).
 
     Attributes:

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-class SystemMessage(Value, frozen=True, tag="system", tag_field="role", dict=True):
+class SystemMessage(Value, frozen=True, tag="system", tag_field="role", dict=True, gc=True):
     """An instruction by the host. A tool's result never becomes one (R34)."""
 
     content: str
@@ -31,7 +31,7 @@ class SystemMessage(Value, frozen=True, tag="system", tag_field="role", dict=Tru
         require_type("SystemMessage.content", self.content, str)
 
 
-class UserMessage(Value, frozen=True, tag="user", tag_field="role", dict=True):
+class UserMessage(Value, frozen=True, tag="user", tag_field="role", dict=True, gc=True):
     """What a person, or the host in their place, says.
 
     Attributes:

@@ -17,7 +17,7 @@ class Gate(Generic[K]):
     """A lock a name, first come first served. It is there while somebody holds it, and cheap where nobody waits."""
 
     def __init__(self) -> None:
-        self._held: dict[K, deque[asyncio.Future[None]]] = {}  # to those who wait
+        self._held: dict[K, deque[asyncio.Future[None]] | None] = {}  # to those who wait, once somebody does
         self._idle: asyncio.Future[None] | None = None
 
     def __call__(self, name: K) -> _Pass[K]:
@@ -38,6 +38,8 @@ class Gate(Generic[K]):
     async def _wait(self, name: K) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._held[name]
+        if waiting is None:
+            waiting = self._held[name] = deque()
         waiting.append(turn)
         try:
             await turn
@@ -72,7 +74,7 @@ class _Pass(Generic[K]):
         if self._name in held:
             await self._gate._wait(self._name)
         else:
-            held[self._name] = deque()
+            held[self._name] = None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -32,14 +32,13 @@ class _Owned(NamedTuple):
 
 
 class _Run:
-    """One run: its facts, their places among all, and its outcome."""
+    """One run: its facts by their places among all, and its outcome."""
 
-    __slots__ = ("facts", "opened", "order", "outcome")
+    __slots__ = ("facts", "opened", "outcome")
 
     def __init__(self, opened: Opening) -> None:
         self.opened = opened
-        self.facts: list[Fact] = []
-        self.order: list[int] = []
+        self.facts: dict[int, Fact] = {}
         self.outcome: str | None = None
 
 
@@ -71,26 +70,26 @@ class MemoryBackend:
         if batch.opened is not None:
             self._open(batch.opened, after)
         run = self._runs[batch.run_id]
-        run.facts += batch.facts
-        run.order += range(self._sequence, self._sequence + len(batch.facts))
-        self._sequence += len(batch.facts)
+        for fact in batch.facts:
+            run.facts[self._sequence] = fact
+            self._sequence += 1
         if batch.closed is not None:
             run.outcome = batch.closed.outcome
             self._unfinished.pop(batch.run_id, None)
 
     async def load(self) -> list[Fact]:
         """Every fact held, oldest first."""
-        numbered = [item for run in self._runs.values() for item in zip(run.order, run.facts, strict=True)]
+        numbered = [item for run in self._runs.values() for item in run.facts.items()]
         return [fact for _, fact in sorted(numbered, key=lambda item: item[0])]
 
     async def load_run(self, run_id: str) -> list[Fact]:
         """The facts of one run."""
         run = self._runs.get(run_id)
-        return [] if run is None else list(run.facts)
+        return [] if run is None else list(run.facts.values())
 
     async def load_conversation(self, name: str) -> list[Fact]:
         """The facts of all its runs."""
-        return [fact for run_id in self._conversations.get(name, ()) for fact in self._runs[run_id].facts]
+        return [fact for run_id in self._conversations.get(name, ()) for fact in self._runs[run_id].facts.values()]
 
     async def conversation(self, name: str) -> ConversationRow | None:
         """One conversation's row."""
@@ -165,7 +164,7 @@ class MemoryBackend:
         run = self._runs.get(fact.run_id)
         check_ended(fact.run_id, ended=None if run is None else run.outcome is not None)
         held = self._runs[fact.run_id]
-        held.opened, held.facts, held.order = fact, [fact], held.order[:1]
+        held.opened, held.facts = fact, {min(held.facts): fact}
 
     async def close(self) -> None:
         """Nothing to release."""

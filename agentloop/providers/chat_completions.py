@@ -198,6 +198,8 @@ class ChatCompletions:
 class _Send:
     """One send: entering it sends, leaving it ends the stream."""
 
+    __slots__ = ("_attempt_id", "_limit", "_owner", "_request", "_stream")
+
     def __init__(self, owner: ChatCompletions, request: ModelRequest, attempt_id: str, limit: int | None) -> None:
         self._owner, self._request, self._attempt_id, self._limit = owner, request, attempt_id, limit
         self._stream: ReplyStream | None = None

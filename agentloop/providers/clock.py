@@ -8,12 +8,12 @@ since, and it is set again. No read ever touches it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from ..limits import Timeouts
 from .reading import ReplyStream
 
-__all__ = ["ClockExpired", "Watchdog"]
+__all__ = ["ClockExpired", "Inbox", "Watchdog"]
 
 
 class ClockExpired(Exception):
@@ -22,6 +22,17 @@ class ClockExpired(Exception):
     def __init__(self, code: str, expected: str) -> None:
         super().__init__(code, expected)
         self.code, self.expected = code, expected
+
+
+class Inbox(Protocol):
+    """What a `Watchdog` asks of a stream reader."""
+
+    total_bytes: int
+    """How many bytes of the body have come."""
+
+    def set_exception(self, error: ClockExpired, /) -> object:
+        """Wake the read that waits, or the next one, with an error."""
+        ...
 
 
 class Watchdog:
@@ -35,11 +46,11 @@ class Watchdog:
     Args:
         stream: asked for its progress; ``waiting_since`` must be in the loop's time.
         started: when the send began, in the loop's time.
-        unread: whether bytes have come that the stream did not take yet; they may be an event.
-        expire: called once, with what ran out.
+        inbox: where the bytes come in. Bytes that the stream did not take yet may be an event. It is told once
+            what ran out.
     """
 
-    __slots__ = ("_expire", "_first_at", "_idle", "_loop", "_stream", "_timeouts", "_timer", "_total_at", "_unread")
+    __slots__ = ("_first_at", "_idle", "_inbox", "_loop", "_stream", "_timeouts", "_timer", "_total_at")
 
     def __init__(
         self,
@@ -48,11 +59,10 @@ class Watchdog:
         *,
         started: float,
         loop: asyncio.AbstractEventLoop,
-        unread: Callable[[], bool],
-        expire: Callable[[ClockExpired], None],
+        inbox: Inbox,
     ) -> None:
         self._stream, self._timeouts, self._loop = stream, timeouts, loop
-        self._unread, self._expire = unread, expire
+        self._inbox = inbox
         self._total_at = None if timeouts.total is None else started + timeouts.total
         self._first_at = None if timeouts.first_event is None else started + timeouts.first_event
         self._idle = timeouts.idle
@@ -69,15 +79,19 @@ class Watchdog:
         self._timer = None
         now = self._loop.time()
         if self._total_at is not None and now >= self._total_at:
-            self._expire(ClockExpired("total_timeout", f"the whole reply within {self._timeouts.total:g} s"))
+            self._inbox.set_exception(
+                ClockExpired("total_timeout", f"the whole reply within {self._timeouts.total:g} s")
+            )
             return
         expired = self._late_event(now)
         if expired is None:
             self._arm(now)
-        elif self._unread():  # it came in this turn of the loop, and the reader comes after the timer
+        elif (
+            self._inbox.total_bytes > self._stream.bytes_seen
+        ):  # it came in this turn of the loop, and the reader comes after the timer
             self._timer = self._loop.call_at(now, self._check)
         else:
-            self._expire(expired)
+            self._inbox.set_exception(expired)
 
     def _late_event(self, now: float) -> ClockExpired | None:
         """Whether the next event is overdue."""

@@ -21,6 +21,8 @@ __all__ = ["HTTPSource", "is_event_stream", "read_some", "translate_error"]
 class HTTPSource:
     """Owns the connection, the clock, the tape and the slot of one send; `end` frees them all."""
 
+    __slots__ = ("_ended", "_slots", "read", "response", "tape", "watchdog")
+
     def __init__(self, response: aiohttp.ClientResponse, slots: asyncio.Semaphore | None, tape: Tape | None) -> None:
         self.response, self.tape = response, tape
         self.watchdog: Watchdog | None = None
@@ -36,15 +38,7 @@ class HTTPSource:
         self, stream: ReplyStream, timeouts: Timeouts, *, started: float, loop: asyncio.AbstractEventLoop
     ) -> None:
         """Start the clocks; what runs out wakes the read that waits, or the next one."""
-        content = self.response.content
-        self.watchdog = Watchdog(
-            stream,
-            timeouts,
-            started=started,
-            loop=loop,
-            unread=lambda: content.total_bytes > stream.bytes_seen,
-            expire=content.set_exception,
-        )
+        self.watchdog = Watchdog(stream, timeouts, started=started, loop=loop, inbox=self.response.content)
 
     def cut(self, error: Exception) -> Cut | None:
         if isinstance(error, ClockExpired):
@@ -75,6 +69,7 @@ class HTTPSource:
         self._ended = True
         if self.watchdog is not None:
             self.watchdog.stop()
+            self.watchdog = None  # it knows the stream, which knows this source: a cycle
         if self._slots is not None:
             self._slots.release()
         # Only a body that was read to its end leaves a connection that can be used again.

@@ -71,7 +71,6 @@ class ReplyStream:
     __slots__ = (
         "_assembler",
         "_failure",
-        "_feed",
         "_now",
         "_over",
         "_pending",
@@ -95,9 +94,9 @@ class ReplyStream:
         self.reading = False
         self.waiting_since = now()
         self._assembler, self._source, self._now, self._secrets = assembler, source, now, tuple(secrets)
-        self._feed, self._read = assembler.feed, source.read
+        self._read = source.read
         self._seen = assembler.progress
-        self._pending: list[Delta] = []  # previews of one read, last first
+        self._pending: list[Delta] | None = None  # previews of one read, last first
         self._reply: ModelReply | None = None
         self._failure: Exception | None = None
         self._over = False
@@ -136,7 +135,7 @@ class ReplyStream:
                 self.reading = False
                 if chunk:
                     try:
-                        deltas = self._feed(chunk)
+                        deltas = assembler.feed(chunk)
                     except StreamRefused as refusal:
                         raise self._fail(refusal, "refused") from None
                     if assembler.done:
@@ -167,7 +166,7 @@ class ReplyStream:
             self._failure = InputError("stream: expected to be read inside its async with block, got a read after it")
             self._over = True
             self._source.end("abandoned")
-        self._pending.clear()
+        self._pending = None
 
     async def _done(self) -> None:
         try:
@@ -199,7 +198,7 @@ class ReplyStream:
         deltas: list[Delta] = []
         if cut.rest:
             try:
-                deltas = self._feed(cut.rest)
+                deltas = self._assembler.feed(cut.rest)
             except StreamRefused as refusal:
                 raise self._fail(refusal, "refused") from None
         done = self._assembler.done

@@ -29,6 +29,8 @@ def wall_ms() -> int:
 class Emitter:
     """Stamps and delivers one run's events. Called by the run's own task only."""
 
+    __slots__ = ("_now", "_observers", "_sequence", "_sink", "_sink_failed", "feed", "run_id")
+
     def __init__(
         self,
         run_id: str,

@@ -31,13 +31,28 @@ _PREVIEWS = (TextPreview, ReasoningPreview)
 class Feed:
     """The log of one run. One event loop; `push` never waits."""
 
+    __slots__ = (
+        "_attached",
+        "_attempt_at",
+        "_edition",
+        "_events",
+        "_high",
+        "_last",
+        "_pieces",
+        "_room",
+        "_sequences",
+        "_waiters",
+        "closed",
+        "error",
+    )
+
     def __init__(self, *, high_water: int = _HIGH_WATER) -> None:
         self._events: list[Event] = []
-        self._sequences: list[int] = []
+        self._sequences = array("q")
         self._edition = 0  # changes when kept events are folded, so that followers look up their place again
         self._attempt_at: int | None = None  # index of the running attempt's ModelStart
         self._pieces: dict[int, _Pieces] = {}  # by the folded event's sequence
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: list[asyncio.Future[None]] = []
         self._room: asyncio.Future[None] | None = None
         self._attached: Follower | None = None
         self._high = high_water
@@ -93,7 +108,7 @@ class Feed:
     # -- private
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -200,8 +215,10 @@ class Follower:
                     raise feed.error
                 raise StopAsyncIteration
             waiter = asyncio.get_running_loop().create_future()
-            feed._waiters.add(waiter)
+            feed._waiters.append(waiter)
             try:
                 await waiter
-            finally:
-                feed._waiters.discard(waiter)
+            except BaseException:
+                if waiter in feed._waiters:  # nobody woke it
+                    feed._waiters.remove(waiter)
+                raise

@@ -26,6 +26,7 @@ class ToolSet:
 
     Attributes:
         specs: what the model sees, in order.
+        repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         digest: hex SHA-256 over each tool's schema, name, description, kind, idempotence, kind of
             recovery and budgets, their order, and the policy version; not over library versions
             or the code of a lookup (R67).
@@ -35,10 +36,12 @@ class ToolSet:
             tool or is too many.
     """
 
-    __slots__ = ("_by_name", "digest", "policy_version", "specs")
+    __slots__ = ("_by_name", "digest", "lookups", "policy_version", "repeatable", "specs")
 
     _by_name: dict[str, Tool]
     specs: tuple[FunctionSpec, ...]
+    repeatable: frozenset[str]
+    lookups: frozenset[str]
     policy_version: str
     digest: str
 
@@ -54,6 +57,9 @@ class ToolSet:
         fixed = object.__setattr__
         fixed(self, "_by_name", by_name)
         fixed(self, "specs", tuple(member.spec for member in by_name.values()))
+        for field, kind in (("repeatable", "repeat"), ("lookups", "lookup")):
+            names = (name for name, member in by_name.items() if member.policy.recovery_kind == kind)
+            fixed(self, field, frozenset(names))
         fixed(self, "policy_version", policy_version)
         fixed(self, "digest", digest(_DOMAIN, basis))
 

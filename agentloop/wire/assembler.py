@@ -45,6 +45,8 @@ class ReplyAssembler:
         done: ``[DONE]`` was read and the reply is complete; whatever follows is ignored.
     """
 
+    __slots__ = ("_draft", "_quick_bytes", "_ready", "_refusal", "_sse", "dialect", "done")
+
     def __init__(
         self,
         dialect: Dialect = OPENAI,

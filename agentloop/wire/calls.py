@@ -67,6 +67,8 @@ class OpenCalls:
         is_plain: whether an index is a position in ``calls``, and a piece without id and name only text to append.
     """
 
+    __slots__ = ("_by_id", "_by_index", "_dialect", "_halves", "_next", "_settled", "calls", "chars", "is_plain")
+
     def __init__(self, dialect: Dialect, halves: Halves) -> None:
         self._dialect = dialect
         self._halves = halves

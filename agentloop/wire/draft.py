@@ -39,17 +39,21 @@ __all__ = ["DONE", "Draft"]
 
 DONE: Final = b"[DONE]"
 
+_UNTOLD: Final = object()
+"""Equal to no id and no model that a chunk can have, also not to a missing one."""
+
 
 class Draft:
     """What is known of a reply so far.
 
     Attributes:
-        quick: the next event may be a plain delta: not the first one, none after the finish, none while
-            half a character waits for the other half, and none once content came in parts.
+        quick: the next event may be a plain delta: none after the finish, none while half a character waits
+            for the other half, and none once content came in parts.
         finished: a finish came.
         late: something of the reply came after it, so only ``[DONE]`` tells where the reply ends.
         silent: events without data.
-        last_id, last_model: as they came in the last chunk judged; an equal pair needs no judging.
+        last_id, last_model: as they came in the last chunk judged; an equal pair needs no judging, and before
+            the first chunk there is none.
         stencils: what chunks with that pair look like; dropped when it changes.
         text, text_chars: body text that was shown, one string a read, and its characters.
         new_text, new_reasoning, touched: what the present read brought: texts, and calls by position.
@@ -58,13 +62,40 @@ class Draft:
         reply: the checked reply, once it is complete.
     """
 
+    __slots__ = (
+        "_dialect",
+        "_finish",
+        "_halves",
+        "_identity",
+        "_max_reply_bytes",
+        "_native",
+        "_reasoning_chars",
+        "_text_at",
+        "_usage",
+        "calls",
+        "finished",
+        "last_id",
+        "last_model",
+        "late",
+        "new_reasoning",
+        "new_text",
+        "plain_calls",
+        "quick",
+        "reply",
+        "silent",
+        "stencils",
+        "text",
+        "text_chars",
+        "touched",
+    )
+
     def __init__(self, dialect: Dialect, *, max_reply_bytes: int | None) -> None:
-        self.quick = False
+        self.quick = True
         self.finished = False
         self.late = False
         self.silent = 0
-        self.last_id: str | None = None
-        self.last_model: str | None = None
+        self.last_id: object = _UNTOLD
+        self.last_model: object = _UNTOLD
         self.stencils = StencilMaker()
         self.text: list[str] = []
         self.text_chars = 0
@@ -79,7 +110,7 @@ class Draft:
         self._max_reply_bytes = max_reply_bytes
         self._identity = Identity(dialect)
         self._usage = UsageReport(dialect)
-        self._native = NativeParts()
+        self._native: NativeParts | None = None
         self._finish: str | None = None
         self._text_at: int | None = None  # number of calls that began before the text
         self._reasoning_chars = 0
@@ -113,7 +144,7 @@ class Draft:
                 usage = choice.usage
         if usage is not None:
             self._usage.add(usage, finished=self.finished)
-        self.quick = not (self.finished or self._halves.held or self._native.has_parts)
+        self.quick = not (self.finished or self._halves.held or (self._native and self._native.has_parts))
 
     def check_identity(self, id_: str | None, model: str | None) -> None:
         """Hold a chunk's id and model, as they came, against the reply's.
@@ -137,10 +168,10 @@ class Draft:
         for piece in delta.tool_calls or ():
             self.add_plain_call(piece)
         if delta.reasoning_content:
-            self._native.reasoning_content.append(delta.reasoning_content)
+            self._kept().reasoning_content.append(delta.reasoning_content)
             self.new_reasoning.append(delta.reasoning_content)
         if delta.reasoning:
-            self._native.reasoning.append(delta.reasoning)
+            self._kept().reasoning.append(delta.reasoning)
             if not delta.reasoning_content:
                 self.new_reasoning.append(delta.reasoning)
 
@@ -150,7 +181,8 @@ class Draft:
         if field == "content":
             self.new_text += told
             return
-        kept = self._native.reasoning if field == "reasoning" else self._native.reasoning_content
+        native = self._kept()
+        kept = native.reasoning if field == "reasoning" else native.reasoning_content
         kept += told
         self.new_reasoning += told
 
@@ -162,6 +194,12 @@ class Draft:
         """
         function = piece.function
         self._add_call(CallPiece(piece.index, piece.id or "", function.name or "", function.arguments, {}))
+
+    def _kept(self) -> NativeParts:
+        """Continuation material; made for the first of it, since most replies have none."""
+        if self._native is None:
+            self._native = NativeParts()
+        return self._native
 
     def _add_call(self, piece: CallPiece) -> None:
         before = len(self.calls.calls)
@@ -179,20 +217,25 @@ class Draft:
             self.late = True
         take = self._halves.take
         if choice.parts:
-            self._native.add_parts(choice.parts, before=[*self.text, *self.new_text])
+            self._kept().add_parts(choice.parts, before=[*self.text, *self.new_text])
         content = take("content", choice.content)
         if content:
             self.new_text.append(content)
-            if not choice.parts:
+            if not choice.parts and self._native is not None:
                 self._native.add_text(content)
         for call in choice.calls:
             self._add_call(call)
         thought = take("reasoning_content", choice.reasoning_content)
         other = take("reasoning", choice.reasoning)
-        self._native.reasoning_content.append(thought)
-        self._native.reasoning.append(other)
-        self._native.refusal.append(take("refusal", choice.refusal))
-        self._native.add(choice.details, choice.extras)
+        refusal = take("refusal", choice.refusal)
+        if thought:
+            self._kept().reasoning_content.append(thought)
+        if other:
+            self._kept().reasoning.append(other)
+        if refusal:
+            self._kept().refusal.append(refusal)
+        if choice.details or choice.extras:
+            self._kept().add(choice.details, choice.extras)
         if not choice.reasoning_content and not choice.reasoning:
             thought = take("thinking", parts_thinking(choice.parts) or details_text(choice.details))
         if thought or other:
@@ -243,7 +286,7 @@ class Draft:
             output=self._output(calls),
             termination=Termination.of(self._finish),
             usage=usage,
-            native=self._native.build(extras),
+            native=self._kept().build(extras),
         )
         if self._max_reply_bytes is not None:
             self._check_size(len(msgspec.json.encode(reply)))

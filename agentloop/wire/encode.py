@@ -14,7 +14,7 @@ its status is not a field of the protocol, and no word is added to its text (R33
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -59,7 +59,7 @@ _OWN_MEMBERS: Final = frozenset(
 )
 
 
-class EncodedRequest(msgspec.Struct, frozen=True, kw_only=True):
+class EncodedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An encoded request in two parts, and its sizes; joined only when the body is asked for.
 
     Attributes:
@@ -71,7 +71,7 @@ class EncodedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     head: bytes
-    parts: list[bytes]
+    parts: tuple[bytes, ...]
     tool_bytes: int
     messages: int
     exchanges: int
@@ -117,11 +117,11 @@ def encode_request(request: ModelRequest, *, model: str, dialect: Dialect) -> En
                 fresh += 1
                 found = item.__dict__[key] = _encode_new(item, dialect, f"$.{place}[{at}]")
             parts.append(found)
-    tools = _encode_tools(request.tools) if request.tools else b""
+    head = _HEADS.of(request, model, dialect)
     return EncodedRequest(
-        head=_encode_head(request, model, dialect, tools),
-        parts=parts,
-        tool_bytes=len(tools),
+        head=head.data,
+        parts=tuple(parts),
+        tool_bytes=head.tool_bytes,
         messages=len(request.messages),
         exchanges=len(request.exchanges),
         fresh=fresh,
@@ -203,6 +203,45 @@ def _call(call: ToolCall, extras: dict[str, Any]) -> dict[str, Any]:
     function |= {name: _raw(value) for name, value in extras.get("function", {}).items()}
     others = {name: _raw(value) for name, value in extras.items() if name != "function"}
     return {"id": call.id, "type": "function", "function": function, **others}
+
+
+class _Head(NamedTuple):
+    options: ModelOptions
+    tools: tuple[FunctionSpec, ...]
+    model: str
+    dialect: Dialect
+    data: bytes
+    tool_bytes: int
+
+
+class _NewestHead:
+    """Keeps the head of the newest request: runs of one agent have the same options and tools, as the same objects.
+
+    They are compared by identity, since equal options may be written differently: ``1`` and ``1.0``.
+    """
+
+    __slots__ = ("_newest",)
+
+    def __init__(self) -> None:
+        self._newest: _Head | None = None
+
+    def of(self, request: ModelRequest, model: str, dialect: Dialect) -> _Head:
+        """The head of a request."""
+        head, options, tools = self._newest, request.options, request.tools
+        if (
+            head is None
+            or head.options is not options
+            or head.tools is not tools
+            or head.dialect is not dialect
+            or head.model != model
+        ):
+            encoded = _encode_tools(tools) if tools else b""
+            data = _encode_head(request, model, dialect, encoded)
+            head = self._newest = _Head(options, tools, model, dialect, data, len(encoded))
+        return head
+
+
+_HEADS: Final = _NewestHead()
 
 
 def _encode_head(request: ModelRequest, model: str, dialect: Dialect, tools: bytes) -> bytes:

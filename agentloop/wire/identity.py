@@ -15,6 +15,8 @@ class Identity:
         id, model: as they stand; ``""`` while not told.
     """
 
+    __slots__ = ("_dialect", "_first", "id", "model")
+
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._first = True

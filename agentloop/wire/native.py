@@ -58,6 +58,8 @@ class NativeParts:
         has_parts: whether content came as parts; then plain text belongs between them.
     """
 
+    __slots__ = ("_blocks", "_content", "_details", "_extras", "has_parts", "reasoning", "reasoning_content", "refusal")
+
     def __init__(self) -> None:
         self.reasoning_content: list[str] = []
         self.reasoning: list[str] = []

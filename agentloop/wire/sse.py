@@ -59,6 +59,29 @@ class SSEDecoder:
         is_cut: after `close`, whether the body stops inside of an event or a field.
     """
 
+    __slots__ = (
+        "_after_cr",
+        "_at_border",
+        "_data",
+        "_first_line",
+        "_has_data",
+        "_has_field",
+        "_name",
+        "_partial",
+        "_partial_size",
+        "_rest",
+        "_size",
+        "_tail",
+        "_tail_size",
+        "bytes_seen",
+        "dispatched",
+        "is_cut",
+        "max_event_bytes",
+        "max_response_bytes",
+        "pending",
+        "started",
+    )
+
     def __init__(self, *, max_event_bytes: int = EVENT_BYTES, max_response_bytes: int = RESPONSE_BYTES) -> None:
         self.max_event_bytes = max_event_bytes
         self.max_response_bytes = max_response_bytes

@@ -99,7 +99,7 @@ class StencilMaker:
     def __init__(self) -> None:
         self.current: Stencil | None = None
         self._patience = 1
-        self._waiting = 0
+        self._waiting = 2  # the first text of a reply is shown before anything is learned
 
     def drop(self) -> None:
         """What it was learned under does not hold any more."""

@@ -30,6 +30,8 @@ class Halves:
         held: the halves that wait, by the text they belong to.
     """
 
+    __slots__ = ("held",)
+
     def __init__(self) -> None:
         self.held: dict[Any, str] = {}
 

@@ -18,6 +18,8 @@ _RULE = "a non-negative integer"
 class UsageReport:
     """Collects the reports of one stream and says which one counts."""
 
+    __slots__ = ("_dialect", "_early", "_last")
+
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._last: Any = None  # as it came; read when it is known to be the one that counts

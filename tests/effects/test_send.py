@@ -76,7 +76,7 @@ async def test_a_failed_send_is_not_refunded() -> None:
     _, ended = await stage.facts()
     assert isinstance(ended, SendEnded)
     assert (ended.outcome, ended.code, ended.may_have_been_processed) == ("failed", "connection_lost", True)
-    assert scope.turn.unknown_sends == [ended.attempt_id]
+    assert scope.turn.unknown_sends == (ended.attempt_id,)
 
 
 async def test_a_send_that_never_left_is_known_not_to_have_been_processed() -> None:
@@ -84,7 +84,7 @@ async def test_a_send_that_never_left_is_known_not_to_have_been_processed() -> N
     scope = await stage.open()
     with pytest.raises(al.ConnectionFailed):
         await send(scope)
-    assert scope.turn.unknown_sends == []
+    assert scope.turn.unknown_sends == ()
 
 
 @pytest.mark.parametrize("resource", ["model_calls", "tokens"])

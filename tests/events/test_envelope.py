@@ -32,6 +32,7 @@ def test_every_event_has_the_same_envelope() -> None:
         assert set(kind.__struct_fields__) > ENVELOPE_FIELDS
         assert kind.__struct_config__.frozen
         assert kind.__struct_config__.forbid_unknown_fields
+        assert not kind.__struct_config__.gc, "an event is in no cycle, and there are many of them"
     assert sorted(ENVELOPE_FIELDS) == [
         "event_id",
         "invocation_id",

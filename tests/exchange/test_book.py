@@ -214,7 +214,7 @@ def test_a_failed_send_leaves_no_exchange_and_remembers_what_nobody_knows() -> N
     used = Usage(input_tokens=1, output_tokens=2, total_tokens=3)
     desk.fail(turn, desk.send(turn, "lost"), processed=True, usage=used)
     desk.fail(turn, desk.send(turn, "refused"), processed=False)
-    assert turn.unknown_sends == ["lost"]
+    assert turn.unknown_sends == ("lost",)
     assert turn.sends == {}
     assert turn.entries == []
     assert (turn.model_calls, turn.usage) == (2, used)

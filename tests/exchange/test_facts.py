@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -26,6 +26,7 @@ from tests.exchange.desk import Desk, asking
 from tests.messages import values
 from tests.messages.values import call, reply
 
+KINDS = get_args(Fact)
 DECODER = msgspec.json.Decoder(Fact)
 
 texts, counts = values.texts, values.counts
@@ -181,3 +182,8 @@ def test_facts_are_frozen() -> None:
     for fact in desk.facts:
         with pytest.raises(AttributeError):
             fact.run_id = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, ExchangeRef, RequestRef])
+def test_a_fact_is_in_no_cycle_so_the_collector_does_not_look_at_it(kind: type[msgspec.Struct]) -> None:
+    assert not kind.__struct_config__.gc

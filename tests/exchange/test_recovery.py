@@ -141,7 +141,7 @@ def test_a_send_without_an_end_is_declared_failed_and_stays_charged() -> None:
     attempt = desk.send(turn)
     usage = Usage(input_tokens=1, output_tokens=2, total_tokens=3)
     desk.add(desk.book.settle_send(turn, attempt, author="Ann", usage=usage, at_ms=4))
-    assert (turn.sends, turn.unknown_sends, turn.model_calls) == ({}, [attempt], 1)
+    assert (turn.sends, turn.unknown_sends, turn.model_calls) == ({}, (attempt,), 1)
     assert turn.usage == usage
     refused(desk, lambda: desk.book.settle_send(turn, attempt, author="Ann", at_ms=4), ConflictError)
     with pytest.raises(ConflictError, match="not used before"):
@@ -227,7 +227,7 @@ def test_a_send_of_a_run_that_is_ended_as_it_is_may_have_been_processed() -> Non
         author="Ann",
         at_ms=9,
     )
-    assert (turn.sends, turn.unknown_sends) == ({}, [attempt])
+    assert (turn.sends, turn.unknown_sends) == ({}, (attempt,))
     restored(desk)
 
 

@@ -21,6 +21,7 @@ from agentloop.messages import (
     ToolCall,
     Usage,
 )
+from agentloop.messages.parts import Value
 from tests.messages.values import call, usages
 
 
@@ -143,3 +144,10 @@ def test_usage_is_summed_field_by_field(a: Usage, b: Usage) -> None:
     assert both.total_tokens == a.total_tokens + b.total_tokens
     assert (both.reasoning_tokens is None) == (a.reasoning_tokens is None and b.reasoning_tokens is None)
     assert (both.cached_input_tokens or 0) == (a.cached_input_tokens or 0) + (b.cached_input_tokens or 0)
+
+
+@pytest.mark.parametrize("kind", Value.__subclasses__())
+def test_a_value_is_in_no_cycle_so_the_collector_does_not_look_at_it(kind: type[Value]) -> None:
+    """msgspec has no way to say it of a struct with a ``__dict__``."""
+    config = kind.__struct_config__
+    assert config.gc is config.dict

@@ -462,10 +462,12 @@ async def test_a_stream_that_ended_leaves_no_timer_behind(server: ReplayServer, 
     server.script(TEXT, Answer(body=TEXT, pace=0.01))
     async with make().stream(REQUEST, attempt_id="a") as stream:
         await stream.reply()
-        assert source_of(stream).watchdog._timer is None
+        assert source_of(stream).watchdog is None
     async with make().stream(REQUEST, attempt_id="b") as stream:
-        assert source_of(stream).watchdog._timer is not None
-    assert source_of(stream).watchdog._timer is None
+        dog = source_of(stream).watchdog
+        assert dog._timer is not None
+    assert dog._timer is None
+    assert source_of(stream).watchdog is None
 
 
 @pytest.mark.parametrize("framing", ["chunked", "close"])

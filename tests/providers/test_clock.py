@@ -51,17 +51,19 @@ class Watched:
 
     def __init__(self, **timeouts: float | None) -> None:
         self.loop = HandLoop()
-        self.unread = False
+        self.bytes_seen = self.total_bytes = 0
         self.progress, self.reading, self.waiting_since = 0, True, self.loop.now
         self.expired: list[ClockExpired] = []
         self.dog = Watchdog(
-            self,  # type: ignore[arg-type]  # the three attributes it asks for
+            self,  # type: ignore[arg-type]  # the four attributes it asks for
             Timeouts(**{"total": None, "first_event": None, "idle": None, **timeouts}),
             started=self.loop.now,
             loop=self.loop,  # type: ignore[arg-type]
-            unread=lambda: self.unread,
-            expire=self.expired.append,
+            inbox=self,
         )
+
+    def set_exception(self, error: ClockExpired, /) -> None:
+        self.expired.append(error)
 
     def event(self) -> None:
         self.progress += 1
@@ -130,11 +132,11 @@ def test_a_slow_reader_is_not_the_servers_delay() -> None:
 def test_bytes_that_came_in_the_last_moment_are_read_first() -> None:
     watched = Watched(idle=3)
     watched.event()
-    watched.unread = True
+    watched.total_bytes = 1
     watched.loop.step(3)
     assert watched.codes == []
     watched.event()
-    watched.unread = False
+    watched.bytes_seen = 1
     watched.loop.move(2.9)
     assert watched.codes == []
     watched.loop.move(0.2)

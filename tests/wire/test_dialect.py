@@ -82,6 +82,20 @@ def test_a_late_identity_settles_once() -> None:
         assert refused(*events[:3], odd, dialect=allowing("identity_late")).code == "identity_changed"
 
 
+@pytest.mark.parametrize("field", ["id", "model"])
+@pytest.mark.parametrize("delta", [{"content": "a"}, {"role": "assistant", "content": ""}, {"audio": None}])
+@pytest.mark.parametrize("nothing", [..., None, ""])
+def test_the_first_chunk_says_what_every_one_must_also_where_it_says_nothing(
+    field: str, delta: object, nothing: object
+) -> None:
+    """R115: whether or not the first one is a plain delta."""
+    first = chunk(choice(delta), **{field: nothing})
+    assert refused(first, text("b"), STOP, COUNTED, DONE).code == "identity_changed"
+    rest = [part.replace(b'"id":"chatcmpl-1"', b'"id":null') for part in (text("b"), STOP, COUNTED)]
+    if field == "id":
+        assert accepted(first, *rest, DONE).id == ""
+
+
 def test_a_free_id_is_the_first_one_and_frees_no_model() -> None:
     events = QUIRKS["id_changes"].events
     assert accepted(*events, dialect=allowing("id_changes")).id == "chatcmpl-1"

@@ -133,6 +133,31 @@ def test_a_request_encodes_only_what_is_new() -> None:
     assert fresh == [2, 1, 1, 1, 1, 1]
 
 
+def test_the_head_is_that_of_this_request_whatever_was_sent_before() -> None:
+    """It is kept for the next request with the very same options and tools; equal ones may be written otherwise."""
+    one, same = ModelOptions(temperature=1), ModelOptions(temperature=1.0)
+    assert one == same
+    requests = [
+        (ModelRequest(messages=(ask(),), options=options, tools=tools), model, dialect)
+        for options in (one, same)
+        for tools in ((), (WEATHER,))
+        for model in ("m-1", "m-2")
+        for dialect in (OPENAI, Dialect(name="other", max_tokens_field="max_completion_tokens", stream_options=False))
+    ]
+    for (before, now), again in itertools.product(itertools.permutations(requests, 2), (False, True)):
+        encode_request(before[0], model=before[1], dialect=before[2])
+        for _ in range(1 + again):
+            encoded = encode_request(now[0], model=now[1], dialect=now[2])
+        said = json.loads(encoded.body)
+        assert (said["model"], "tools" in said, "stream_options" in said) == (
+            now[1],
+            bool(now[0].tools),
+            now[2].stream_options,
+        )
+        assert (b'"temperature":1.0' in encoded.body) == (now[0].options is same)
+        assert (encoded.tool_bytes > 0) == bool(now[0].tools)
+
+
 def test_each_encode_profile_keeps_its_own_bytes() -> None:
     exchange = round_of(1)
     empty = Dialect(name="other", assistant_content="empty")

@@ -19,6 +19,8 @@ def learned(event: bytes) -> Stencil | None:
     data = event[6:-2]
     maker = StencilMaker()
     maker.missed(data, decode_plain(data))
+    assert maker.current is None, "the first one is shown first"
+    maker.missed(data, decode_plain(data))
     return maker.current
 
 
