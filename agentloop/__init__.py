@@ -23,6 +23,7 @@ this map and holds the imports to it.
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
+    eager.py         10  a task that takes its first step at once
     basis.py         10  whether a run is taken up with what it was started with
     windows.py       10  one run as its host sees it
     unsettled.py     10  what a host can ask about a run's effects: what is unsettled, what became of a send

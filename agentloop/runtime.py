@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar, Unpack
 from .agent import Agent
 from .basis import check_agent, check_input
 from .conversations import Conversations
+from .eager import Eager
 from .effects import Ledger, ResendPolicy, Scope, Sends, ToolThreads, settle
 from .errors import (
     AgentLoopError,
@@ -687,8 +688,10 @@ class Runtime(Conversations):
             live.pause, live.stop = live.kept, not live.kept
         scope = self._scope(agent, live, options, turn, wait)
         self._runs[ref] = live
-        live.task = asyncio.get_running_loop().create_task(self._drive(scope, live), name=f"agentloop run {ref}")
+        driver = Eager(self._drive(scope, live))
+        live.task = driver.task(f"agentloop run {ref}")
         live.task.add_done_callback(retrieve)
+        driver.begin()  # at once: its request need not wait for others that are opened meanwhile
         return live
 
     def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn, wait: float | None) -> Scope:
@@ -727,7 +730,6 @@ class Runtime(Conversations):
 
     async def _drive(self, scope: Scope, live: LiveRun) -> RunResult:
         """The run's task. Its error is kept for those who ask, so it is never only logged."""
-        live.started = True
         self._enter()
         try:
             if scope.turn.closed is None:

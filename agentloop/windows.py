@@ -92,7 +92,6 @@ class LiveRun:
         "ref",
         "resting",
         "sends",
-        "started",
         "stop",
         "task",
     )
@@ -103,8 +102,7 @@ class LiveRun:
         self.closed = self.kept = self.pause = self.left = self.resting = False
         self.driving = True
         self.sends: Sends | None = None
-        self.started = False
-        self.stop = False  # cancelled before its first step, where a task would not run at all
+        self.stop = False  # cancelled before its task was made
         self.task: asyncio.Task[RunResult] | None = None
 
     def paused(self) -> bool:
@@ -179,7 +177,7 @@ class LiveRun:
     def request_stop(self) -> None:
         """Cancel the run, without waiting. Harmless after the end."""
         self.stop = True
-        if self.started and self.task is not None:
+        if self.task is not None:
             self.task.cancel()
 
 

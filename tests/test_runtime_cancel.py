@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import agentloop as al
+from agentloop.eager import Eager
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
-from tests.runs import SlowBackend, check_end, facts_of, on_backend, other_tasks, pairs_in, turn_of
+from tests.runs import SlowBackend, check_end, facts_of, follow_all, on_backend, other_tasks, pairs_in, turn_of
 
 
 class Stepper(Coroutine[Any, Any, Any]):
@@ -49,9 +50,9 @@ def stepping(*at: int) -> Generator[list[Stepper]]:
     loop, steppers = asyncio.get_running_loop(), []
 
     def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        if getattr(coro, "__qualname__", "") == "Runtime._drive":
-            coro = Stepper(coro, set(at))
-            steppers.append(coro)
+        if isinstance(coro, Eager):
+            coro._coroutine = Stepper(coro._coroutine, set(at))
+            steppers.append(coro._coroutine)
         return asyncio.Task(coro, loop=loop, **options)
 
     loop.set_task_factory(factory)
@@ -197,16 +198,29 @@ async def test_a_second_cancel_while_the_first_is_recorded_changes_nothing(slow:
     assert at > 20
 
 
-async def test_a_run_that_is_cancelled_before_its_first_step_sends_nothing_and_says_that_it_ended() -> None:
-    provider = ScriptedProvider([answer])
+async def test_a_run_that_is_opened_while_the_runtime_closes_sends_nothing_and_has_its_end() -> None:
+    provider, backend = ScriptedProvider([answer]), SlowBackend()
+    async with on_backend(backend, provider) as runtime:
+        running = asyncio.create_task(runtime.run(AGENT, "go", deps=Calls(), run_id="r"))
+        await asyncio.sleep(0)
+        await runtime.aclose()
+        with pytest.raises(al.RunCancelled):
+            await running
+        events = await follow_all(runtime, "r")
+        assert [event.type for event in events] == ["run.started", "run.ended"]
+        assert turn_of(runtime, "r").closed.outcome == "cancelled"
+    assert provider.requests == []
+
+
+async def test_a_run_that_is_cancelled_at_once_says_that_it_ended() -> None:
+    provider = ScriptedProvider([answer, answer])
     async with al.Runtime(provider) as runtime:
         ref = await runtime.submit(AGENT, "go", deps=Calls(), conversation="c")
         await runtime.cancel(ref)
         with pytest.raises(al.RunCancelled):
             await runtime.result(ref)
         events = await check_end(runtime, ref, "cancelled")
-        assert [event.type for event in events] == ["run.started", "run.ended"]
-        assert provider.requests == []
+        assert [event.type for event in events] == ["run.started", "model.start", "model.end", "run.ended"]
         assert (await runtime.run(AGENT, "again", conversation="c")).text == "still here"
 
 

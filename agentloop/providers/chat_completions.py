@@ -128,7 +128,7 @@ class ChatCompletions:
         clocks = [("total_timeout", timeouts.total), ("first_event_timeout", timeouts.first_event)]
         told: list[tuple[str, float | None]] = [(code, seconds) for code, seconds in clocks if seconds is not None]
         self._answer_clock = min(told, key=lambda clock: clock[1] or 0.0, default=("", None))
-        self._connect_clock = aiohttp.ClientTimeout(total=None, connect=timeouts.connect, sock_connect=timeouts.connect)
+        self._connect_clock = aiohttp.ClientTimeout(total=None, connect=timeouts.connect, sock_connect=None)
         self.max_request_bytes, self.max_response_bytes = max_request_bytes, max_response_bytes
         self.max_event_bytes, self.max_in_flight = max_event_bytes, max_in_flight
         self._url = (base / "chat" / "completions").update_query(string_pairs("query", query))
