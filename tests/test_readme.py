@@ -48,7 +48,7 @@ ANSWERS = stream({"content": "On 12 May."}, "stop")
 @pytest.fixture
 def endpoint() -> Iterator[ReplayServer]:
     """A server in a thread of its own, since a script has its own event loop."""
-    server, started, stop = ReplayServer().script(*[ASKS, ANSWERS] * 3), threading.Event(), asyncio.Event()
+    server, started, stop = ReplayServer().script(*[ASKS, ANSWERS] * 4), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
