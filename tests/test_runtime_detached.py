@@ -98,7 +98,7 @@ async def _found(runtime: al.Runtime, ref: str) -> al.SendStatus:
 
 
 async def test_a_wait_that_is_over_leaves_the_send_which_goes_on_and_is_taken_up(ground: Ground) -> None:
-    """(R96, R140, R141)"""
+    """(R9, R96, R140, R141)"""
     slow, sink = Slow(), RecordingSink()
     async with slow.provider() as provider, ground.runtime(provider) as runtime:
         with pytest.raises(al.ModelPending) as caught:
@@ -203,7 +203,7 @@ async def test_the_rest_of_the_run_goes_on_from_the_stored_reply(ground: Ground)
 
 
 async def test_a_cancelled_caller_stays_cancelled_and_the_cause_names_the_send(ground: Ground) -> None:
-    """(R140, R141)"""
+    """(R10, R140, R141)"""
     slow = Slow()
     async with slow.provider() as provider, ground.runtime(provider) as runtime:
         task = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True))
@@ -253,6 +253,7 @@ async def test_leaving_the_block_leaves_the_send(ground: Ground) -> None:
 
 
 async def test_without_checkpoints_the_send_ends_with_its_caller(ground: Ground) -> None:
+    """(R15)"""
     slow = Slow()
     async with slow.provider() as provider, ground.runtime(provider) as runtime:
         async with runtime.start(AGENT, "go", run_id="r") as run:
