@@ -276,7 +276,7 @@ async def test_an_end_that_cannot_be_stored_is_noted_on_the_error_that_ended_the
 def hanging(kind: str, *, idempotent: bool, release: threading.Event, log: Log) -> al.Tool:
     if kind == "thread":
 
-        @al.tool(name="hang", idempotent=idempotent, timeout=0.02)
+        @al.tool(name="hang", idempotent=idempotent, timeout=0.25)  # in which its thread has begun
         def hang() -> str:
             """Outlasts its time."""
             log.ran.append("hang")

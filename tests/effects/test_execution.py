@@ -200,7 +200,7 @@ async def test_a_cancel_while_the_claim_is_written_is_known_to_have_run_nothing(
 async def test_nothing_runs_beside_a_thread_that_has_not_ended() -> None:
     release = threading.Event()
 
-    @al.tool(timeout=0.02)
+    @al.tool(timeout=0.25)  # in which its thread has begun
     def hold() -> None:
         """Hold a thread."""
         release.wait(10)

@@ -20,6 +20,9 @@ from agentloop.messages import ToolResult
 from agentloop.tools import Tool, ToolContext, tool
 
 SOON = 0.02
+
+BEGUN = 0.25
+"""Seconds in which a thread that is free has begun its work, also on a busy machine."""
 """A timeout that runs out: tools that outlast it wait for an event, never for a time."""
 
 KINDS = ["sync", "async"]
@@ -120,7 +123,7 @@ class TestMatrix:
     ) -> None:
         """(R330, R331)"""
 
-        @tool(name="t", timeout=SOON, idempotent=idempotent)
+        @tool(name="t", timeout=BEGUN, idempotent=idempotent)
         def in_thread() -> None:
             release.wait()
 
@@ -352,7 +355,7 @@ class TestThreads:
     async def test_a_thread_that_outlives_its_call_is_remembered_until_it_ends(
         self, pool: ToolThreads, release: threading.Event
     ) -> None:
-        @tool(timeout=SOON)
+        @tool(timeout=BEGUN)
         def slow() -> str:
             release.wait()
             return "too late"
@@ -368,7 +371,7 @@ class TestThreads:
     async def test_no_tool_of_a_run_begins_beside_its_left_over_thread(
         self, pool: ToolThreads, release: threading.Event
     ) -> None:
-        @tool(timeout=SOON, idempotent=True)
+        @tool(timeout=BEGUN, idempotent=True)
         def slow() -> None:
             release.wait()
 
@@ -395,7 +398,7 @@ class TestThreads:
     ) -> None:
         pool, began = ToolThreads(1), []
 
-        @tool(timeout=SOON)
+        @tool(timeout=BEGUN)
         def slow() -> None:
             began.append(1)
             release.wait()
