@@ -27,10 +27,13 @@ this map and holds the imports to it.
     basis.py         10  whether a run is taken up with what it was started with
     windows.py       10  one run as its host sees it
     unsettled.py     10  what a host can ask about a run's effects: what is unsettled, what became of a send
-    conversations.py 11  conversations as a host sees them
-    runtime.py       12  owns provider, store and effects; opens runs; closes in the right order
-    testing/         13  scripted provider, replay server, fake clock, recording sink, fixtures
-    cli/             14  the command line (with __main__.py)
+    life.py          10  whether a runtime takes runs, in which event loop, and what has begun by it
+    runs.py          11  the runs of a runtime: launched, taken up, driven, let go, ended
+    conversations.py 12  conversations as a host sees them
+    unfinished.py    12  what a process left unfinished, as a host sees it
+    runtime.py       13  what a host calls: owns provider, store and runs; closes them in the right order
+    testing/         14  scripted provider, replay server, fake clock, recording sink, fixtures
+    cli/             15  the command line (with __main__.py)
 """
 
 from .agent import Agent

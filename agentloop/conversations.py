@@ -6,32 +6,25 @@ whole exchanges count: what a run has begun and not completed is not part of any
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 from .errors import InputError, LostError
 from .exchange import ExchangeRef
 from .messages import Message
 from .persistence import ConversationRow, ConversationStore
-from .windows import LiveRun, check_name
+from .runs import Runs
+from .windows import check_name
 
 __all__ = ["Conversations"]
 
-T = TypeVar("T")
 
-
-class Conversations(ABC):
+class Conversations:
     """The part of `Runtime` that is about conversations."""
 
     _store: ConversationStore
-    _runs: dict[str, LiveRun]
+    _runs: Runs
     _new_id: Callable[[], str]
     _now_ms: Callable[[], int]
-
-    @abstractmethod
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Write whatever cancels arrive."""
 
     async def conversations(self) -> list[ConversationRow]:
         """All conversations, by name.
@@ -112,7 +105,7 @@ class Conversations(ABC):
         source = (await self._store.read_conversation(conversation)).exchange(at).opened.conversation
         assert source is not None, "an exchange that a conversation goes through is of a conversation"
         work = self._store.branch(name, run_id=self._new_id(), source=source, at=at, at_ms=self._now_ms())
-        await self._whole(work)
+        await self._runs.whole(work)
 
     async def redact(self, ref: str, *, author: str) -> None:
         """Remove all texts of a run that ended: what was said and asked, the replies, calls and feedback.
@@ -128,8 +121,8 @@ class Conversations(ABC):
             PersistenceError: the store failed.
         """
         check_name("author", author)
-        await self._whole(self._store.redact(ref, author=author, at_ms=self._now_ms()))
-        self._runs.pop(ref, None)
+        await self._runs.whole(self._store.redact(ref, author=author, at_ms=self._now_ms()))
+        self._runs.live.pop(ref, None)
 
     async def forget(self, *, conversation: str | None = None, ref: str | None = None) -> None:
         """Drop an ended run, or a conversation with all its ended runs, and the room they take.
@@ -147,9 +140,9 @@ class Conversations(ABC):
             runs = list((await self._store.conversation(conversation)).runs)
         else:
             runs = [] if ref is None else [ref]
-        await self._whole(self._store.forget(runs))
+        await self._runs.whole(self._store.forget(runs))
         for run_id in runs:
-            self._runs.pop(run_id, None)
+            self._runs.live.pop(run_id, None)
 
 
 def _check_ref(field: str, value: object, *, optional: bool = False) -> None:

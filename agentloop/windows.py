@@ -152,6 +152,19 @@ class LiveRun:
             self.left = self.sends is not None and self.sends.of(self.ref) is not None
             await self.cancel()
 
+    async def wait_bound(self) -> RunResult:
+        """The result, for a caller who takes the run with it when it goes.
+
+        Its cancel stays a cancel; where a send goes on without it, the cause says which.
+        """
+        try:
+            return await self.wait()
+        except asyncio.CancelledError as error:
+            await self.leave()
+            if self.pending is not None:
+                raise error from self.pending
+            raise
+
     @property
     def pending(self) -> ModelPending | None:
         """What the run raised when it left a send that goes on."""

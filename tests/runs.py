@@ -98,7 +98,7 @@ async def follow_all(runtime: al.Runtime, ref: str) -> list[al.Event]:
         async for event in runtime.follow(ref):
             events.append(event)  # noqa: PERF401  # what came before an error is kept
     except Exception:  # noqa: BLE001  # what ended the run
-        assert runtime._live(ref).feed.closed
+        assert runtime._runs.live[ref].feed.closed
     return events
 
 

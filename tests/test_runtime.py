@@ -358,7 +358,7 @@ async def test_the_newest_128_runs_that_nobody_named_are_kept() -> None:
         assert (await runtime.result(refs[-128])).text == "hi"
         with pytest.raises(al.LostError):
             await runtime.result(refs[-129])
-        assert len(runtime._runs) == 130
+        assert len(runtime._runs.live) == 130
         runs = {fact.run_id for fact in await facts_of(runtime)}
         assert len(runs) == 130
         size = runtime._store.book.size
@@ -385,7 +385,7 @@ async def test_forgetting_drops_a_run_or_a_whole_conversation() -> None:
         await runtime.forget(ref="r")
         await runtime.forget(conversation="c")
         assert await facts_of(runtime) == []
-        assert runtime._runs == {}
+        assert runtime._runs.live == {}
         assert runtime._store.book.size == 0
         with pytest.raises(al.LostError):
             await runtime.result("r")
@@ -577,7 +577,7 @@ async def test_a_run_cannot_close_the_runtime_it_is_part_of() -> None:
 async def test_closing_waits_for_threads_and_says_how_many_are_left(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentloop.runtime.CLOSE_SECONDS", 0.02)
+    monkeypatch.setattr("agentloop.runs.CLOSE_SECONDS", 0.02)
     begun, release = threading.Event(), threading.Event()
 
     @al.tool
@@ -598,12 +598,12 @@ async def test_closing_waits_for_threads_and_says_how_many_are_left(
 
 
 async def test_closing_does_not_wait_forever_for_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentloop.runtime.CLOSE_SECONDS", 0.02)
+    monkeypatch.setattr("agentloop.runs.CLOSE_SECONDS", 0.02)
     stuck = RecordingSink(gate=asyncio.Event())
     async with al.Runtime(ScriptedProvider([reply("hi")]), observers=[stuck]) as runtime:
         assert (await runtime.run(AGENT, "go")).text == "hi"
-    assert runtime._observers is not None
-    assert runtime._observers.dropped == 5
+    assert runtime._runs._observers is not None
+    assert runtime._runs._observers.dropped == 5
     assert not other_tasks()
 
 
@@ -662,7 +662,7 @@ async def test_a_wrong_value_is_refused_by_name_and_starts_nothing(fields: dict[
         with pytest.raises(al.InputError, match=message):
             await runtime.run(given.pop("agent"), given.pop("input"), **given)
         assert await facts_of(runtime) == []
-        assert not runtime._gate._held, "closing would wait for it"
+        assert not runtime._runs._gate._held, "closing would wait for it"
 
 
 async def test_an_option_that_does_not_exist_is_refused() -> None:

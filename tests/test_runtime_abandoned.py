@@ -38,8 +38,8 @@ async def stalled() -> AsyncIterator[tuple[al.Runtime, ReplayServer]]:
 
 
 async def check_cancelled(runtime: al.Runtime) -> None:
-    (ref,) = runtime._runs
-    await asyncio.wait({runtime._live(ref).task})  # type: ignore[arg-type]
+    (ref,) = runtime._runs.live
+    await asyncio.wait({runtime._runs.live[ref].task})  # type: ignore[arg-type]
     events = await check_end(runtime, ref, "cancelled", "cancelled")
     ends = [event for event in events if isinstance(event, al.ModelEnd)]
     assert [(end.status, end.retracted) for end in ends] == [("cancelled", True)]

@@ -114,13 +114,13 @@ async def conversation(*at: int, slow: bool, sink: RecordingSink | None) -> tupl
     async with on_backend(backend, provider) as runtime:
         with stepping(*at) as steppers:
             ref = await runtime.submit(AGENT, "go", deps=deps, sink=sink, conversation="c", run_id="r", reasoning=True)
-            await asyncio.wait({runtime._live(ref).task})  # type: ignore[arg-type]
+            await asyncio.wait({runtime._runs.live[ref].task})  # type: ignore[arg-type]
         (stepper,) = steppers
         try:
             outcome: str = (await runtime.result(ref)).outcome
         except al.RunCancelled:
             outcome = "cancelled"
-        await runtime._threads.wait_idle()
+        await runtime._runs._threads.wait_idle()
         assert runtime._store.fault is None
         events = await check_end(runtime, ref, outcome)
         assert deps.ran in ([], ["pay"], ["pay", "look"])
@@ -173,7 +173,7 @@ async def test_a_run_that_sends_once_more_can_be_cancelled_at_every_await_of_it(
         async with on_backend(SlowBackend() if slow else None, first, **options) as runtime:
             with stepping(len(outcomes) + 1) as steppers:
                 ref = await runtime.submit(AGENT, "go", sink=SlowSink(), run_id="r")
-                await asyncio.wait({runtime._live(ref).task})  # type: ignore[arg-type]
+                await asyncio.wait({runtime._runs.live[ref].task})  # type: ignore[arg-type]
             suspensions = steppers[0].count
             outcomes.append(turn_of(runtime, ref).closed.outcome)
             await check_end(runtime, ref, outcomes[-1])

@@ -270,7 +270,7 @@ async def test_the_work_of_a_turn_does_not_grow_with_the_turns_before_it(shape: 
         provider = CountingProvider([*rounds, reply("done")])
     agent = al.Agent(name="a", tools=[note], limits=al.LoopLimits(max_model_calls=count + 1, ceiling=count + 1))
     async with on_backend(Backend(), provider) as runtime:
-        book = CountingBook(runtime._mint)
+        book = CountingBook(runtime._runs._mint)
         runtime._store.book = book
         marks = []
         for at in range(count if shape == "turns" else 1):

@@ -267,7 +267,7 @@ async def test_an_owner_that_was_away_too_long_cannot_write_any_more(ground: Gro
             facts = await ground.facts()
             medium.come_back()
             with pytest.raises(al.NotOwnerError):
-                await away._runs["r"].wait()
+                await away._runs.live["r"].wait()
             assert await ground.facts() == facts
             assert away._store.fault is None  # it was refused, and harmed nobody else
             assert (await away.result("r")).outcome == "completed"
@@ -284,7 +284,7 @@ async def test_a_claim_that_comes_back_late_runs_nothing(ground: Ground) -> None
             await runtime.resume("r", AGENT, deps=ran)
             medium.come_back()
             with pytest.raises(al.NotOwnerError):
-                await away._runs["r"].wait()
+                await away._runs.live["r"].wait()
     assert Counter(one.tool for one in ran) == {"look": 1, "pay": 1, "mail": 1}
 
 
@@ -301,10 +301,10 @@ async def test_a_run_that_lives_is_refused_and_its_end_is_told(ground: Ground) -
             ):
                 with pytest.raises(al.NotOwnerError, match=r"for 20\.\d+ s more") as caught:
                     await attempt
-                assert (caught.value.owner, caught.value.seconds_left) == (owner._owner, 20.0)
+                assert (caught.value.owner, caught.value.seconds_left) == (owner._runs._owner, 20.0)
             (row,) = await runtime.unfinished()
             assert row.lease is not None
-            assert row.lease.owner == owner._owner
+            assert row.lease.owner == owner._runs._owner
             assert await runtime.unsettled() == []  # it goes on, as far as anybody knows
             with pytest.raises(al.OutcomeError, match="running"):
                 await runtime.result("r")

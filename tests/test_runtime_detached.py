@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 import agentloop as al
-import agentloop.runtime as runtime_module
+import agentloop.runs as runs_module
 from agentloop.exchange import OriginOpened, ReplyTaken, SendEnded, SendStarted
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
 from tests.mortal import Ground
@@ -88,7 +88,7 @@ class Slow:
 
 async def _found(runtime: al.Runtime, ref: str) -> al.SendStatus:
     """The outcome of the run's newest send, once it has one and the run is given up."""
-    pending = runtime._sends.of(ref)
+    pending = runtime._runs.sends.of(ref)
     assert pending is not None
     await asyncio.wait({pending.task})
     return await runtime.read(ref)
@@ -138,8 +138,8 @@ async def test_a_wait_is_30_seconds_unless_said_and_none_waits_for_the_end(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(R96)"""
-    assert runtime_module.WAIT_SECONDS == 30
-    monkeypatch.setattr(runtime_module, "WAIT_SECONDS", WAIT)
+    assert runs_module.WAIT_SECONDS == 30
+    monkeypatch.setattr(runs_module, "WAIT_SECONDS", WAIT)
     slow = Slow()
     async with slow.provider() as provider, ground.runtime(provider) as runtime:
         with pytest.raises(al.ModelPending):

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import agentloop as al
-import agentloop.runtime as runtime_module
+import agentloop.runs as runs_module
 from agentloop.exchange import ReplyTaken, RunClosed, SlotMoved
 from agentloop.messages import ModelOptions
 from agentloop.persistence import MemoryBackend, store
@@ -277,7 +277,7 @@ async def test_of_many_runtimes_that_open_at_once_one_wins_each_time(ground: Gro
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["StaleHeadError"] * 3 + ["str"]
         for other in (a, b, c, d):  # nobody kept a lease of what was refused
-            assert len(other._store._leases) == (other._runs != {})
+            assert len(other._store._leases) == (other._runs.live != {})
         for one in blocked:
             one.go.set()
 
@@ -322,16 +322,16 @@ async def test_a_run_whose_lease_is_lost_is_stopped_and_says_so(
     slow = Blocked(reply("never"))
     async with ground.runtime(slow.provider) as here, ground.runtime(ScriptedProvider([])) as there:
         monkeypatch.setattr(here._store, "lease_seconds", 0.03)  # what the loop waits for, not what was granted
-        here._renewing.cancel()
+        here._runs._renewing.cancel()
         await here.submit(AGENT, "go", run_id="r")
         await slow.asked.wait()
         ground.clock.advance(31)
         with pytest.raises(al.UnsettledError):
             await there.resume("r", AGENT)
         facts = await ground.facts()
-        here._renewing = asyncio.create_task(here._renew())
+        here._runs._renewing = asyncio.create_task(here._runs._renew())
         with caplog.at_level(logging.ERROR), pytest.raises(al.NotOwnerError):
-            await here._runs["r"].wait()
+            await here._runs.live["r"].wait()
         assert "run r was taken over by another owner" in caplog.text
         assert await ground.facts() == facts
         assert here._store.fault is None
@@ -393,7 +393,7 @@ async def test_an_effect_that_is_cut_off_by_closing_is_unsettled(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """(R87)"""
-    monkeypatch.setattr(runtime_module, "CLOSE_SECONDS", 0.02)
+    monkeypatch.setattr(runs_module, "CLOSE_SECONDS", 0.02)
     begun = asyncio.Event()
 
     @al.tool
@@ -539,7 +539,7 @@ async def test_a_run_without_its_origin_is_not_made_up(tmp_path: Path) -> None:
 async def test_a_durable_runtime_remembers_no_more_than_is_needed(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_module, "_KEPT_RUNS", 4)
+    monkeypatch.setattr(runs_module, "_KEPT_RUNS", 4)
     monkeypatch.setattr(store, "_KEPT_FAMILIES", 3)
     provider = ScriptedProvider([reply(f"{at}") for at in range(21)])
     async with ground.runtime(provider) as runtime:
@@ -548,15 +548,15 @@ async def test_a_durable_runtime_remembers_no_more_than_is_needed(
             await runtime.run(AGENT, "go", conversation=f"c{at}")
             await runtime.run(AGENT, "go")
         book = runtime._store.book
-        assert len(runtime._runs) == 4
+        assert len(runtime._runs.live) == 4
         assert (len(book._turns), len(book._origins), book._room.origins) == (3, 3, 3)
         assert runtime._store._leases == {}
-        assert runtime._store._gate._held == runtime._gate._held == {}
+        assert runtime._store._gate._held == runtime._runs._gate._held == {}
         assert (await runtime.result("r0")).text == "0"
         assert (await runtime.run(AGENT, "go", run_id="r1")).text == "3"  # joined, not run again
         with pytest.raises(al.LostError):
             runtime.follow("r2")
-        assert len(runtime._runs) <= 5
+        assert len(runtime._runs.live) <= 5
     assert len(provider.requests) == 21
 
 

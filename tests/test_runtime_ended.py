@@ -109,7 +109,7 @@ async def test_a_run_whose_owner_lives_is_left_alone(ground: Ground) -> None:
         async with ground.runtime(model()) as runtime:
             with pytest.raises(al.NotOwnerError) as caught:
                 await runtime.cancel("r", author="Ann")
-            assert (caught.value.owner, caught.value.seconds_left) == (owner._owner, 20.0)
+            assert (caught.value.owner, caught.value.seconds_left) == (owner._runs._owner, 20.0)
         assert await ground.facts() == before
 
 

@@ -328,7 +328,7 @@ async def test_a_tool_runs_again_once_its_thread_has_ended() -> None:
 
     async def after(request: al.ModelRequest) -> Any:
         release.set()
-        await runtime._threads.wait_idle()
+        await runtime._runs._threads.wait_idle()
         return reply(calls=[call("fine")])
 
     provider = ScriptedProvider([reply(calls=[call("hang")]), after, reply("done")])

@@ -119,7 +119,7 @@ async def test_a_tool_that_waits_for_a_task_that_closes_the_runtime_does_not_sto
 
 
 async def test_an_observer_that_closes_the_runtime_does_not_stop_the_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentloop.runtime.CLOSE_SECONDS", 0.02)
+    monkeypatch.setattr("agentloop.runs.CLOSE_SECONDS", 0.02)
     watch = Watch(lambda: runtime.aclose())  # noqa: PLW0108  # there is no runtime yet
     async with asyncio.timeout(5):
         async with al.Runtime(ScriptedProvider([reply("hello")]), observers=[watch]) as runtime:

@@ -514,7 +514,7 @@ async def test_a_send_that_was_left_and_refused_is_sent_once_more_by_whoever_tak
     async with ground.runtime(provider, resend=al.ResendPolicy(), sleep=naps, random=lambda: 1.0) as runtime:
         with pytest.raises(al.ModelPending):
             await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=0.02)
-        pending = runtime._sends.of("r")
+        pending = runtime._runs.sends.of("r")
         assert pending is not None
         go.set()
         await asyncio.wait({pending.task})

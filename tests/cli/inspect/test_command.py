@@ -243,7 +243,7 @@ def test_nothing_is_written_and_no_lease_taken_while_others_run(capsys: pytest.C
             said: dict[str, Any] = json.loads(await asyncio.to_thread(inspect, capsys, str(path), "--json"))
             assert [bytes_in(path.parent)[name] for name in names] == before
             assert (said["runs"][0]["state"], said["runs"][0]["unsettled"]) == ("running", 0)
-            assert said["runs"][0]["owner"] == host._owner
+            assert said["runs"][0]["owner"] == host._runs._owner
             go_on.set()
             await host.result(ref)
 

@@ -1,0 +1,369 @@
+"""The runs of one runtime: stored and launched, taken up, driven, let go, and ended when it closes.
+
+Each run is driven by a task of its own, whoever waits for it. What a process left unfinished is settled
+or ended here as well: that takes owning the run, as driving it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from .agent import Agent
+from .basis import check_agent, check_input
+from .eager import Eager
+from .effects import Ledger, ResendPolicy, Scope, Sends, ToolThreads, settle
+from .errors import AgentLoopError, ConflictError, InputError, NotOwnerError, RunCancelled
+from .exchange import Book, Fact, ReceiptMint, Turn
+from .life import Life
+from .limits import CLOSE_SECONDS, TOOL_THREADS, WAIT_SECONDS
+from .loop import cancelled_end, drive
+from .messages import SystemMessage, UserMessage
+from .persistence import ConversationStore, Gate
+from .providers import Provider
+from .results import RunResult, result_of
+from .sinks import Emitter, Feed, Observer, ObserverHub
+from .unsettled import require_settled
+from .windows import LiveRun, RunOptions, input_digest, retrieve
+
+__all__ = ["Runs"]
+
+_log = logging.getLogger("agentloop.runtime")
+
+T = TypeVar("T")
+
+_KEPT_RUNS = 128
+"""Ended runs whose events a runtime still has, of those that it may let go."""
+
+
+class Runs:
+    """The runs of one runtime, and what they share: sends, tool threads, observers, leases.
+
+    Attributes:
+        live: the runs that were launched here, by id; of the ended ones, those that are kept.
+        sends: those that live apart from their callers.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        store: ConversationStore,
+        *,
+        mint: ReceiptMint,
+        owner: str,
+        provider: Provider,
+        resend: ResendPolicy | None,
+        new_id: Callable[[], str],
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+        sleep: Callable[[float], Awaitable[None]],
+        random: Callable[[], float],
+    ) -> None:
+        self._life, self._store, self._mint, self._owner = life, store, mint, owner
+        self._provider, self._resend = provider, resend
+        self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
+        self._sleep, self._random = sleep, random
+        self.live: dict[str, LiveRun] = {}
+        self.sends = Sends(self._send_ended)
+        self._threads = ToolThreads(TOOL_THREADS)
+        self._observers: ObserverHub | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled; closing waits for those
+        self._ended: deque[LiveRun] = deque()
+
+    def begin(self, observers: Sequence[Observer]) -> None:
+        """Begin what goes on beside the runs: observing, and on a durable store the renewal of leases."""
+        mark = self._life.mark()
+        self._observers = ObserverHub(observers)
+        self._life.unmark(mark)
+        if self._store.durable:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="agentloop leases")
+
+    async def close(self, settle_seconds: float) -> None:
+        """End all runs, then what goes on beside them; the store is needed until then.
+
+        Args:
+            settle_seconds: how long to wait for sends that live apart from their callers.
+        """
+        async with AsyncExitStack() as stack:  # last in, first out
+            if self._observers is not None:
+                stack.push_async_callback(self._observers.close, CLOSE_SECONDS)
+            stack.push_async_callback(self._stop_renewing)
+            await self._gate.idle()
+            await self._end_all(settle_seconds)
+            stuck = await self._threads.wait_idle(CLOSE_SECONDS)
+            if stuck:
+                _log.warning("%d tool threads have not ended; a thread cannot be stopped", stuck)
+
+    def whole(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
+        return settle(work) if self._store.waits else work
+
+    async def open(
+        self,
+        agent: Agent,
+        messages: tuple[SystemMessage | UserMessage, ...],
+        options: RunOptions,
+        *,
+        kept: bool,
+    ) -> LiveRun:
+        """Store the run's origin and launch it, unless it is there already."""
+        conversation, run_id = options.get("conversation"), options.get("run_id")
+        ref = run_id or self._new_id()
+        async with self._gate(ref):
+            new = await self._store.open_run(
+                lambda book: book.open_origin(
+                    run_id=ref,
+                    origin_id=self._new_id(),
+                    conversation=conversation,
+                    messages=messages,
+                    options=agent.options,
+                    tools=agent.toolset.specs,
+                    catalogue_digest=agent.toolset.digest,
+                    input_digest=None if run_id is None else input_digest(agent, messages),
+                    agent=agent.name,
+                    checkpoint=options.get("checkpoint", False),
+                    at_ms=self._now_ms(),
+                ),
+                run_id=ref,
+                conversation=conversation,
+                fresh=run_id is None,
+            )
+            if not new:
+                live = self._join(ref, kept=kept)
+                if live is not None:
+                    return live
+                await self._store.take_over(ref, at_ms=self._now_ms())
+            anonymous = run_id is None and conversation is None
+            wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
+            return self._launch(agent, ref, options, anonymous=anonymous, kept=kept, wait=wait)
+
+    async def take_up(
+        self, agent: Agent, ref: str, options: RunOptions, messages: tuple[SystemMessage | UserMessage, ...] | None
+    ) -> LiveRun:
+        """Launch a run that is stored, unless it goes on here or ended here."""
+        async with self._gate(ref):
+            if messages is not None:
+                check_input(messages, await self._store.turn(ref))
+            live = self._join(ref, kept=True)
+            if live is None:
+                pending = self.sends.of(ref)  # of a driver that has left: the run is owned here still
+                if pending is None:
+                    turn = await self._store.take_over(ref, at_ms=self._now_ms())
+                else:
+                    turn = self._store.book.turn(ref)
+                try:
+                    if turn.closed is None:
+                        check_agent(agent, turn)
+                    if "wait" in options and not turn.opened.checkpoint:
+                        raise InputError("wait: expected a run with checkpoint=True")
+                    wait = options.get("wait", WAIT_SECONDS)
+                    live = self._launch(agent, ref, options, anonymous=False, kept=True, wait=wait)
+                except BaseException:
+                    if self.sends.of(ref) is None:
+                        await self._let_go(ref)
+                    raise
+            return live
+
+    async def settle_left(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> None:
+        """Take a run that goes on nowhere, make a step, and give it up again."""
+        async with self._gate(ref):
+            live = self.live.get(ref)
+            if live is not None and live.goes_on:
+                rule = "expected a run that goes on nowhere, got one of this runtime"
+                raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
+            turn = await self._store.take_over(ref, at_ms=self._now_ms())
+            if turn.closed is not None:
+                outcome = turn.closed.outcome
+                raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
+            try:
+                await self._store.commit(lambda book: step(book, turn), run_id=ref)
+                self.live.pop(ref, None)  # what it left off with is out of date
+            finally:
+                await self._let_go(ref)
+
+    async def end_left(self, ref: str, author: str | None) -> bool:
+        """End a run that goes on nowhere; False where it was taken up here meanwhile."""
+        async with self._gate(ref):
+            live = self.live.get(ref)
+            if live is not None and live.goes_on:
+                return False
+            turn = await self._store.take_over(
+                ref, at_ms=self._now_ms(), check=require_settled if author is None else None
+            )
+            try:
+                if turn.closed is None:
+                    end = cancelled_end(turn)
+                    await self._store.commit(
+                        lambda book: book.end_run(turn, *end, author=author, at_ms=self._now_ms()), run_id=ref
+                    )
+                    self.live.pop(ref, None)  # what it left off with is out of date
+            finally:
+                await self._let_go(ref)
+            return True
+
+    # -- one run
+
+    def _join(self, ref: str, *, kept: bool) -> LiveRun | None:
+        """The run, when it goes on here or ended here; one that left off without its end is taken up anew."""
+        live = self.live.get(ref)
+        if live is None or not (live.goes_on or live.closed):
+            return None
+        live.holds += 1
+        live.kept = live.kept or (kept and self._store.durable)
+        return live
+
+    def _launch(
+        self, agent: Agent, ref: str, options: RunOptions, *, anonymous: bool, kept: bool, wait: float | None
+    ) -> LiveRun:
+        """Drive a run whose facts are here and which this runtime owns."""
+        turn = self._store.book.turn(ref)
+        live = LiveRun(ref, Feed(), anonymous=anonymous)
+        checkpoint = turn.opened.checkpoint
+        live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
+        live.sends = self.sends if checkpoint else None
+        if self._life.state != "open":  # closing waits for its end
+            live.pause, live.stop = live.kept, not live.kept
+        scope = self._scope(agent, live, options, turn, wait)
+        self.live[ref] = live
+        driver = Eager(self._drive(scope, live))
+        live.task = driver.task(f"agentloop run {ref}")
+        live.task.add_done_callback(retrieve)
+        driver.begin()  # at once: its request need not wait for others that are opened meanwhile
+        return live
+
+    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn, wait: float | None) -> Scope:
+        limits = agent.limits
+        sink = options.get("sink")
+        ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
+        if turn.model_calls:  # of an earlier owner
+            ledger.charge("model_calls", turn.model_calls)
+            ledger.charge("tool_calls", turn.tool_calls)
+            ledger.charge("tokens", 0 if turn.usage is None else turn.usage.total_tokens)
+        return Scope(
+            run_id=live.ref,
+            agent=agent.name,
+            conversation=turn.opened.conversation,
+            deps=options.get("deps"),
+            provider=self._provider,
+            store=self._store,
+            mint=self._mint,
+            ledger=ledger,
+            paused=live.paused,
+            sends=self.sends if live.kept else None,
+            wait=wait if turn.opened.checkpoint else None,
+            left=live.has_left if live.sends is not None else bool,
+            limits=limits,
+            tools=agent.toolset,
+            threads=self._threads,
+            emitter=Emitter(live.ref, live.feed, sink=sink, observers=self._observers, now_ms=self._now_ms),
+            new_id=self._new_id,
+            clock=self._clock,
+            now_ms=self._now_ms,
+            reasoning=options.get("reasoning", False),
+            resend=self._resend,
+            sleep=lambda seconds: live.rest(self._sleep(seconds)),
+            random=self._random,
+        )
+
+    async def _drive(self, scope: Scope, live: LiveRun) -> RunResult:
+        """The run's task. Its error is kept for those who ask, so it is never only logged."""
+        self._life.mark()
+        try:
+            if scope.turn.closed is None:
+                await drive(scope, cancelled=live.stop)
+            result = result_of(scope.turn)
+        except BaseException as error:
+            live.feed.close(RunCancelled(live.ref) if isinstance(error, asyncio.CancelledError) else error)
+            raise
+        else:
+            live.feed.close()
+            return result
+        finally:
+            live.closed, live.driving = scope.turn.closed is not None, False
+            if self._store.durable and self.sends.of(live.ref) is None:
+                await settle(self._let_go(live.ref), last=True)
+            if self._store.durable or live.anonymous:
+                await self._retire(live)
+
+    async def _send_ended(self, ref: str) -> None:
+        """Give up a run that its driver has left before its send ended."""
+        async with self._gate(ref):
+            live = self.live.get(ref)
+            if live is None or not live.driving:
+                await self._let_go(ref)
+
+    async def _let_go(self, ref: str) -> None:
+        try:
+            await self._store.let_go(ref)
+        except AgentLoopError as error:
+            _log.warning("the lease of run %s could not be given up, it runs out by itself: %s", ref, error)
+
+    async def _retire(self, live: LiveRun) -> None:
+        """Keep the newest ended runs, of those that nobody named or that can be read again; drop the oldest."""
+        self._ended.append(live)
+        if len(self._ended) <= _KEPT_RUNS:
+            return
+        oldest = self._ended.popleft()
+        if self.live.get(oldest.ref) is oldest:
+            del self.live[oldest.ref]
+        if not self._store.durable and self._store.fault is None and self._store.book.has_run(oldest.ref):
+            try:
+                await self.whole(self._store.forget([oldest.ref]))
+            except AgentLoopError as error:  # no matter of the run that ended now
+                _log.warning("run %s could not be dropped: %s", oldest.ref, error)
+
+    # -- all of them
+
+    async def _end_all(self, settle_seconds: float) -> None:
+        """Stop the runs, and only then what they wait for: own sends settle before the store closes (R143)."""
+        for live in self.live.values():
+            if live.kept:
+                live.request_pause()
+            else:
+                live.request_stop()
+        settling = asyncio.get_running_loop().create_task(self.sends.settle(settle_seconds))
+        in_tools = {
+            live.task: live
+            for live in self.live.values()
+            if live.kept and live.task is not None and live.goes_on and self.sends.of(live.ref) is None
+        }
+        if in_tools:
+            _, late = await asyncio.wait(in_tools, timeout=CLOSE_SECONDS)
+            if late:
+                _log.warning("%d runs did not end their effect in time; it is abandoned", len(late))
+            for task in late:
+                in_tools[task].request_stop()
+        unknown = await settling
+        if unknown:
+            _log.warning("%d sends had no end in time; they are unsettled", unknown)
+        tasks = {live.task for live in self.live.values() if live.task is not None and live.goes_on}
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _renew(self) -> None:
+        """Keep the leases of the runs of this runtime; stop a run that was taken over."""
+        while True:
+            await asyncio.sleep(self._store.lease_seconds / 3)
+            try:
+                lost = await self._store.renew()
+            except AgentLoopError as error:
+                _log.error("leases could not be renewed: %s", error)
+                continue
+            for run_id in lost:
+                live = self.live.get(run_id)
+                pending = self.sends.of(run_id)
+                if live is not None:
+                    _log.error("run %s was taken over by another owner", run_id)
+                    live.request_stop()
+                if pending is not None:
+                    pending.cut_off()
+
+    async def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})

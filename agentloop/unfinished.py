@@ -1,0 +1,157 @@
+"""Runs that a process left unfinished, as a host sees them: found, read, resumed, settled.
+
+Finding and reading ask the store only. Settling decides what became of an effect that nobody knows
+of; resuming takes the run over and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Unpack
+
+from .agent import Agent
+from .errors import InputError
+from .exchange import Book, Fact, SlotState, Turn
+from .life import Life
+from .limits import FEEDBACK_BYTES, check_count
+from .messages import ToolFeedback, ToolResult, require_tool_result
+from .persistence import ConversationStore, RunRow
+from .results import RunResult
+from .runs import Runs
+from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
+from .windows import RunInput, RunOptions, admitted, check_name, check_options
+
+__all__ = ["UnfinishedRuns"]
+
+
+class UnfinishedRuns:
+    """The part of `Runtime` that is about what a process left that ended."""
+
+    _life: Life
+    _store: ConversationStore
+    _runs: Runs
+    _now_ms: Callable[[], int]
+
+    async def unfinished(self) -> list[RunRow]:
+        """Runs without an end, oldest first; on a durable store, one whose ``lease`` is None goes on nowhere."""
+        self._life.require_open()
+        return await self._store.runs(unfinished=True)
+
+    async def unsettled(self) -> list[Unsettled]:
+        """Sends and calls of runs that go on nowhere, of which nobody knows what became of them."""
+        found: list[Unsettled] = []
+        for row in await self.unfinished():
+            live = self._runs.live.get(row.run_id)
+            if row.lease is None and (live is None or not live.goes_on):
+                found += unsettled_of(await self._store.turn(row.run_id))
+        return found
+
+    async def read(self, ref: str, attempt_id: str | None = None) -> SendStatus:
+        """What became of a model call; asks the store only, and never sends.
+
+        Args:
+            ref, attempt_id: as `ModelPending` has them; without an attempt, the run's newest one.
+
+        Raises:
+            PersistenceError: the store failed, or has stopped.
+        """
+        self._life.require_open()
+        facts, owned = await self._store.facts(ref)
+        return status_of(ref, attempt_id, facts, goes_on=owned)
+
+    async def resume(
+        self, ref: str, agent: Agent, *, input: RunInput | None = None, **options: Unpack[RunOptions]
+    ) -> RunResult:
+        """Take a run over that goes on nowhere, and run it to its end.
+
+        What is stored is not done again: a reply is not asked for twice, and a tool that may have
+        run is recovered as its policy says (`ToolPolicy.recovery`), or waits for a host. The result of
+        a run that has ended is returned, and nothing runs. ``conversation``, ``run_id`` and
+        ``checkpoint`` are the run's own and not given.
+
+        Args:
+            input: what the run was started with, to be checked; None leaves that out.
+
+        Raises:
+            LostError: no such run. NotOwnerError: it goes on elsewhere.
+            ModelPending: the local ``wait`` for a model call is over; it goes on.
+            RestoreError: ``agent_changed``: the agent has another name. ``input_changed``: other
+                instructions or options, or the run had another input. ``catalogue_changed``: other
+                tools. ``bad_record``: the store holds facts that cannot be.
+            UnsettledError: an effect must be settled first; nothing was done but what lookups found,
+            and ``__cause__`` is the error of one that failed. Otherwise as `run`.
+        """
+        self._life.require_open()
+        if type(agent) is not Agent:
+            raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
+        check_options(options)
+        for name in ("conversation", "run_id", "checkpoint"):
+            if options.get(name):
+                raise InputError(f"resume: expected no {name}, which is the run's own")
+        messages = None if input is None else admitted(agent, input)
+        live = await self._runs.whole(self._runs.take_up(agent, ref, options, messages))
+        return await live.wait_bound()
+
+    async def settle_call(
+        self,
+        ref: str,
+        exchange: int,
+        position: int,
+        *,
+        author: str,
+        result: ToolResult | None = None,
+        feedback_bytes: int = FEEDBACK_BYTES,
+    ) -> None:
+        """Say what became of a call whose outcome is unknown, or allow one more run of it.
+
+        Args:
+            author: who decides; stored with the decision. 1 to 128 characters.
+            result: what the model shall read; None allows the tool to run once more when the run
+                is resumed.
+            feedback_bytes: what the result may take with its call id, as JSON. A run's limits are
+                not stored: say its own where its agent's `LoopLimits` has another than the default.
+
+        Raises:
+            LostError: no such run or call. ConflictError: its outcome is known.
+            LimitExceeded: the result is larger than ``feedback_bytes``; it is never cut.
+            NotOwnerError: the run goes on elsewhere, or here.
+        """
+        self._life.require_open()
+        check_name("author", author)
+        check_count("feedback_bytes", feedback_bytes, 256)
+        if result is not None:
+            require_tool_result(result)
+
+        def step(book: Book, turn: Turn) -> Sequence[Fact]:
+            if result is None:
+                return book.allow_rerun(turn, exchange, position, author=author, at_ms=self._now_ms())
+            slot = book.slot(turn, exchange, position)
+            feedback = ToolFeedback.of(slot.call.id, result)
+            state: SlotState = "done" if result.status == "ok" else "failed"
+            return book.settle_slot(
+                turn,
+                exchange,
+                position,
+                state=state,
+                feedback=feedback,
+                author=author,
+                at_ms=self._now_ms(),
+                max_bytes=feedback_bytes,
+            )
+
+        await self._runs.whole(self._runs.settle_left(ref, step))
+
+    async def settle_send(self, ref: str, attempt_id: str, *, author: str) -> None:
+        """Declare that an attempt without an end brought nothing; a resumed run asks again, as a new attempt.
+
+        Raises:
+            LostError: no such run. ConflictError: the attempt has an end.
+            NotOwnerError: the run goes on elsewhere, or here.
+        """
+        self._life.require_open()
+        check_name("author", author)
+
+        def step(book: Book, turn: Turn) -> Sequence[Fact]:
+            return book.settle_send(turn, attempt_id, author=author, at_ms=self._now_ms())
+
+        await self._runs.whole(self._runs.settle_left(ref, step))
