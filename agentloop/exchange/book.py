@@ -21,6 +21,7 @@ from .facts import (
     RunOutcome,
     SendEnded,
     SendStarted,
+    SlotMoved,
 )
 from .receipts import Receipt, ReceiptMint
 from .recovery import Recovery
@@ -133,17 +134,27 @@ class Book(Recovery):
         )
         return (started,)
 
-    def intake(self, receipt: Receipt, reply: ModelReply, *, at_ms: int, reserve: int = 0) -> tuple[Fact, ...]:
-        """Take in a checked reply, for the attempt that asked for it (R80).
+    def intake(
+        self,
+        receipt: Receipt,
+        reply: ModelReply,
+        *,
+        at_ms: int,
+        reserve: int = 0,
+        start: tuple[int, str] | None = None,
+    ) -> tuple[Fact, ...]:
+        """Take in a checked reply, for the attempt that asked for it (R80), and claim one of its calls with it.
 
         The same reply of the same attempt is confirmed and adds nothing (R82).
 
         Args:
             reserve: bytes there must be room for to answer each of its calls. An answer itself is
                 never refused for want of room: it tells what has happened.
+            start: position and effect id of the execution that comes next, as for `start_slot`.
 
         Raises:
-            ConflictError: no such attempt is under way, or it brought another reply (R83).
+            ConflictError: no such attempt is under way, it brought another reply (R83), the reply has
+                no such call, or the effect id is another's.
             StaleHeadError: the conversation moved on meanwhile.
             LimitExceeded: the book is full.
         """
@@ -156,23 +167,40 @@ class Book(Recovery):
             rule = "an attempt that is under way" if known is None else "the reply that it brought before"
             raise ConflictError(f"attempt {receipt.invocation_id!r}", f"expected {rule}")
         self._check_head(turn)
-        self._room.check(len(self._encoded(reply)) + reserve * len(reply.calls), exchanges=1)
-        return (
-            SendEnded(
-                run_id=turn.run_id,
-                attempt_id=receipt.invocation_id,
-                outcome="replied",
-                usage=reply.usage,
-                at_ms=at_ms,
-            ),
-            ReplyTaken(
-                run_id=turn.run_id,
-                origin_id=turn.opened.origin_id,
-                index=started.request.exchanges,
-                attempt_id=receipt.invocation_id,
-                reply=reply,
-            ),
+        self._room.check(len(self.encoded(reply)) + reserve * len(reply.calls), exchanges=1)
+        ended = SendEnded(
+            run_id=turn.run_id,
+            attempt_id=receipt.invocation_id,
+            outcome="replied",
+            usage=reply.usage,
+            at_ms=at_ms,
         )
+        taken = ReplyTaken(
+            run_id=turn.run_id,
+            origin_id=turn.opened.origin_id,
+            index=started.request.exchanges,
+            attempt_id=receipt.invocation_id,
+            reply=reply,
+        )
+        if start is None:
+            return (ended, taken)
+        position, effect_id = start
+        where = f"call {taken.index}.{position}"
+        if not 0 <= position < len(reply.calls):
+            raise ConflictError(where, f"expected one of the {len(reply.calls)} calls of the reply")
+        if effect_id in turn.claims:
+            raise ConflictError(where, "expected the id of this slot's execution, got another's")
+        claimed = SlotMoved(
+            run_id=turn.run_id,
+            origin_id=taken.origin_id,
+            exchange=taken.index,
+            position=position,
+            state="started",
+            effect_id=effect_id,
+            attempt=1,
+            at_ms=at_ms,
+        )
+        return (ended, taken, claimed)
 
     def fail_send(
         self,
@@ -226,6 +254,27 @@ class Book(Recovery):
         if slot.effect_id != effect_id and (slot.effect_id is not None or effect_id in turn.claims):
             raise ConflictError(where, "expected the id of this slot's execution, got another's")
         return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id),)
+
+    def give_back(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
+        """Give back the claim of an execution that has not begun: its call is open again, as it was before.
+
+        Only who made the claim can know that nothing ran. Of a repeated execution the one before it
+        may have, so its claim is not given back.
+
+        Raises:
+            ConflictError: another execution owns the slot, it has an answer, or it is not the first one.
+        """
+        turn = self._received(receipt)
+        self._running(turn)
+        slot = self._slot(turn, exchange, position)
+        where = f"call {exchange}.{position}"
+        if slot.effect_id != receipt.invocation_id:
+            raise ConflictError(where, "expected the execution that claimed this slot, got another source")
+        if slot.state != "started" or slot.attempt != 1:
+            raise ConflictError(
+                where, f"expected a first execution that is started, got one that is {slot.state} ({slot.attempt})"
+            )
+        return (self._moved(turn, exchange, position, move(slot.state, "open", where=where), at_ms=at_ms),)
 
     def receive(
         self,

@@ -82,7 +82,7 @@ class ToolsPoint(_Point, frozen=True, tag="tools"):
     Attributes:
         exchange: its place in the origin, from 0. attempt_id: the send that brought it.
         cursor: position of the first call without feedback; None when every call has some.
-        effects: the calls that were claimed.
+        effects: the calls that were claimed; the first one mostly together with the reply.
         feedback: positions of the calls that have feedback.
     """
 

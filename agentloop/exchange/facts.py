@@ -2,7 +2,8 @@
 
 A run appends, in this order: one `OriginOpened`; for each model call one `SendStarted`, one
 `SendEnded` and, when it was replied, one `ReplyTaken` in the same batch; for each call of the
-reply its `SlotMoved` steps; at last one `RunClosed`. Two facts stand alone: `ConversationBranched`
+reply its `SlotMoved` steps, of which the claim mostly shares a batch with what came just before it:
+the reply, or the answer of another call; at last one `RunClosed`. Two facts stand alone: `ConversationBranched`
 begins a conversation at an exchange of another, and `RunRedacted` takes the place of all facts of
 a run whose texts were removed.
 

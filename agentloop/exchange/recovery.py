@@ -82,7 +82,7 @@ class Recovery(State):
             raise ConflictError(where, f"expected an unknown slot to be done or failed, got {slot.state} to {state}")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
-        size = len(self._encoded(feedback))
+        size = len(self.encoded(feedback))
         if size > max_bytes:
             raise LimitExceeded("feedback_bytes", max_bytes, size)
         return (

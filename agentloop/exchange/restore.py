@@ -168,6 +168,8 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
             return f"expected feedback for a call that stays {fact.state}"
     elif require_tool_feedback(fact.feedback).tool_call_id != slot.call.id:
         return "expected the feedback of this call"
+    if fact.state == "open" and slot.state == "started" and slot.attempt != 1:
+        return "expected a first execution to be given back, got a repeated one"
     if fact.state == "started":
         if fact.effect_id is None or fact.attempt != slot.attempt + 1:
             return "expected an execution with an id and the next number"

@@ -3,11 +3,12 @@
 A slot belongs to one call of one stored reply and is keyed by (exchange, position): call ids are
 unique inside a reply only. A slot that holds feedback is *closed*: the next request can be built.
 
-    open     -> started            the claim is stored; the tool is about to run
+    open     -> started            the claim is stored; the tool is the next thing to run
              -> failed             refused before it ran: bad arguments, unknown name
              -> skipped            not run: limit, end of the run, reply that must not run
              -> waiting            for a decision of the host
-    started  -> done               the tool answered
+    started  -> open               the claim is given back: the tool has not begun, and nothing ran
+             -> done               the tool answered
              -> failed             the tool failed in a way it declared
              -> unknown            nobody knows whether the effect happened
     waiting  -> open | skipped
@@ -32,7 +33,7 @@ SlotState = Literal["open", "started", "done", "failed", "unknown", "skipped", "
 
 NEXT: Final[Mapping[SlotState, frozenset[SlotState]]] = {
     "open": frozenset({"started", "failed", "skipped", "waiting"}),
-    "started": frozenset({"done", "failed", "unknown"}),
+    "started": frozenset({"open", "done", "failed", "unknown"}),
     "waiting": frozenset({"open", "skipped"}),
     "unknown": frozenset({"done", "failed", "started", "unknown"}),
     "done": frozenset(),

@@ -246,13 +246,13 @@ class State:
                 if turn.opened.conversation is not None:
                     self._conversations.pop(turn.opened.conversation, None)
 
-    # -- private
-
-    def _encoded(self, value: ModelReply | ToolFeedback) -> bytes:
+    def encoded(self, value: ModelReply | ToolFeedback) -> bytes:
         """Canonical bytes of ``value``; a step and the install of its facts share one encoding."""
         if self._newest[0] is not value:
             self._newest = (value, sorted_bytes(value))
         return self._newest[1]
+
+    # -- private
 
     def _encoded_origin(
         self,
@@ -358,7 +358,7 @@ class State:
         sent, ended = turn.sent, turn.ended
         assert sent is not None, "a reply follows the claim of its attempt"
         assert ended is not None, "a reply follows the end of its attempt"
-        entry = Entry(fact.reply, fact.attempt_id, self._encoded(fact.reply), sent.at_ms, ended.at_ms)
+        entry = Entry(fact.reply, fact.attempt_id, self.encoded(fact.reply), sent.at_ms, ended.at_ms)
         turn.entries.append(entry)
         turn.ended, turn.refused = None, ()
         turn.size += entry.size
@@ -373,8 +373,14 @@ class State:
         turn = self._turns[fact.run_id]
         entry = turn.entries[fact.exchange]
         slot = entry.slots[fact.position]
+        given_back = fact.state == "open" and slot.state == "started"
         slot.state, slot.code = fact.state, fact.code
-        if fact.state == "started":
+        if given_back:  # as if it had not been claimed
+            assert slot.effect_id is not None, "who claims says for which execution"
+            del turn.claims[slot.effect_id]
+            slot.effect_id, slot.attempt, slot.started_at_ms = None, 0, None
+            turn.tool_calls -= 1
+        elif fact.state == "started":
             slot.effect_id, slot.attempt, slot.rerun = fact.effect_id, fact.attempt, False
             slot.started_at_ms = fact.at_ms
             turn.tool_calls += 1
@@ -382,7 +388,7 @@ class State:
                 turn.claims[fact.effect_id] = None
         if fact.feedback is None:
             return
-        slot.feedback, slot.encoded, slot.ended_at_ms = fact.feedback, self._encoded(fact.feedback), fact.at_ms
+        slot.feedback, slot.encoded, slot.ended_at_ms = fact.feedback, self.encoded(fact.feedback), fact.at_ms
         added = len(slot.encoded)
         entry.size += added
         turn.size += added

@@ -32,7 +32,7 @@ from agentloop.messages import (
     Usage,
     UserMessage,
 )
-from tests.exchange.desk import Desk, asking, refused
+from tests.exchange.desk import Desk, asking, picture, refused
 from tests.messages.values import call, reply
 
 SPEC = FunctionSpec(name="read_note", description="Read.", parameters='{"type":"object"}')
@@ -441,6 +441,63 @@ def test_an_execution_keeps_its_id_and_no_two_share_one() -> None:
     (again,) = desk.add(desk.book.start_slot(turn, 0, 0, effect_id="e", at_ms=4))
     assert isinstance(again, SlotMoved)
     assert (again.effect_id, again.attempt) == ("e", 2)
+
+
+def test_a_reply_is_taken_in_with_the_claim_of_one_of_its_calls() -> None:
+    """(R80)"""
+    desk, apart = Desk(), Desk()
+    turn, other = desk.open(), apart.open()
+    receipt, made = desk.receipt(turn, desk.send(turn)), asking("a", "b")
+    facts = desk.add(desk.book.intake(receipt, made, at_ms=4, start=(1, "r1/0.1")))
+    apart.take(other, made)
+    apart.start(other, 0, 1)
+    assert desk.facts == apart.facts
+    assert picture(desk.book) == picture(apart.book)
+    assert [type(fact) for fact in facts] == [SendEnded, ReplyTaken, SlotMoved]
+    assert desk.book.intake(receipt, made, at_ms=5, start=(1, "r1/0.1")) == ()
+
+
+@pytest.mark.parametrize(("position", "effect"), [(2, "e"), (-1, "e"), (0, "attempt 1"), (0, "r1/0.0")])
+def test_a_claim_with_a_reply_is_of_a_call_that_it_has_and_has_an_id_of_its_own(position: int, effect: str) -> None:
+    """(R83)"""
+    desk = Desk()
+    turn = desk.open()
+    desk.exchange(turn, asking("a"))
+    receipt = desk.receipt(turn, desk.send(turn))
+    refused(
+        desk,
+        lambda: desk.book.intake(receipt, asking("a", "b"), at_ms=4, start=(position, effect)),
+        ConflictError,
+        f"call 1.{position}",
+    )
+
+
+def test_a_claim_that_is_given_back_leaves_no_trace() -> None:
+    desk = Desk()
+    turn = desk.open()
+    desk.take(turn, asking("a", "b"))
+    before = picture(desk.book)
+    receipt = desk.receipt(turn, desk.start(turn, 0, 0))
+    desk.add(desk.book.give_back(receipt, 0, 0, at_ms=5))
+    assert picture(desk.book) == before
+    desk.run(turn, 0, 0)
+    assert (turn.entries[0].slots[0].attempt, turn.tool_calls) == (1, 1)
+    refused(desk, lambda: desk.book.give_back(receipt, 0, 0, at_ms=6), ConflictError, "started, got one that is done")
+
+
+def test_only_its_own_first_execution_is_given_back_and_only_while_the_run_goes_on() -> None:
+    """(R80, R81)"""
+    desk = Desk()
+    turn = desk.open()
+    desk.take(turn, asking("a", "b"))
+    own = desk.receipt(turn, desk.start(turn, 0, 0))
+    other, forged = desk.receipt(turn, "r1/0.1"), Desk().receipt(turn, "r1/0.0")
+    refused(desk, lambda: desk.book.give_back(other, 0, 0, at_ms=5), ConflictError, "got another source")
+    refused(desk, lambda: desk.book.give_back(forged, 0, 0, at_ms=5), ConflictError, "own effects")
+    desk.add(desk.book.lose_slots(turn, at_ms=5))
+    refused(desk, lambda: desk.book.give_back(own, 0, 0, at_ms=5), ConflictError, "got one that is unknown")
+    desk.start(turn, 0, 0)  # it may have run before
+    refused(desk, lambda: desk.book.give_back(own, 0, 0, at_ms=5), ConflictError, r"started \(2\)")
 
 
 def test_a_slot_whose_outcome_is_unknown_with_feedback_is_not_run_again() -> None:

@@ -161,6 +161,19 @@ def test_a_call_that_stays_unknown_has_feedback_that_says_so() -> None:
     assert "a call that stays unknown" in refusal([*desk.facts, desk.facts[-1]]).rule
 
 
+def test_a_claim_that_was_given_back_is_read_and_a_repeated_execution_is_not_given_back() -> None:
+    desk = Desk()
+    turn = desk.open()
+    desk.take(turn, asking("a", "b"))
+    (given_back,) = desk.add(desk.book.give_back(desk.receipt(turn, desk.start(turn, 0, 0)), 0, 0, at_ms=4))
+    desk.start(turn, 0, 0)
+    assert picture(read(desk.facts)) == picture(desk.book)
+    desk.add(desk.book.lose_slots(turn, at_ms=4))
+    desk.start(turn, 0, 0)
+    assert "a first execution" in refusal([*desk.facts, replace(given_back, attempt=2)]).rule
+    assert "the execution that was started" in refusal([*desk.facts[:5], replace(given_back, effect_id="x")]).rule
+
+
 def test_an_attempt_stands_for_one_send() -> None:
     """(R86)"""
     facts = history()

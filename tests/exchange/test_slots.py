@@ -21,6 +21,7 @@ ALLOWED = {
     ("open", "failed"),
     ("open", "skipped"),
     ("open", "waiting"),
+    ("started", "open"),
     ("started", "done"),
     ("started", "failed"),
     ("started", "unknown"),
@@ -49,7 +50,7 @@ def test_a_refused_step_says_what_was_possible() -> None:
         move("started", "skipped", where="call 3.1")
     assert (
         str(caught.value)
-        == "conflict: call 3.1: a slot that is started cannot become skipped: expected done, failed, unknown"
+        == "conflict: call 3.1: a slot that is started cannot become skipped: expected done, failed, open, unknown"
     )
     with pytest.raises(ConflictError, match="a slot that is done cannot become started: expected no further state"):
         move("done", "started", where="call 0.0")
@@ -127,6 +128,15 @@ class SlotsOfABook(RuleBasedStateMachine):
         assert done == (right and self.states[position] == "started")
         if done:
             self.states[position], self.given[position] = state, feedback
+
+    @rule(position=POSITIONS, source=POSITIONS)
+    def give_back(self, position: int, source: int) -> None:
+        receipt = self.desk.receipt(self.turn, f"effect {source}")
+        done = self.attempt(lambda: self.desk.book.give_back(receipt, 0, position, at_ms=4))
+        assert done == (source == position and self.states[position] == "started")
+        if done:
+            self.states[position] = "open"
+            self.started -= 1
 
     @rule(position=POSITIONS, state=st.sampled_from(STATES), text=TEXTS)
     def complete(self, position: int, state: SlotState, text: str) -> None:

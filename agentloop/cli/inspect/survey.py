@@ -130,6 +130,10 @@ def _take(view: RunView, fact: Fact) -> None:
 
 def _move(view: RunView, fact: SlotMoved) -> None:
     call = _call(view, fact.exchange, fact.position)
+    if fact.state == "open" and call.state == "started":  # the claim was given back: nothing ran
+        call.state, call.effect_id, call.executions, call.started_at_ms = "open", None, 0, None
+        view.tool_calls -= 1
+        return
     call.state, call.code = fact.state, fact.code
     call.effect_id = fact.effect_id or call.effect_id
     call.author = fact.author or call.author

@@ -148,3 +148,14 @@ def test_a_call_that_runs_again_took_as_long_as_its_newest_execution(
     (attempt,) = attempts(capsys, path)
     (call,) = attempt["reply"]["calls"]
     assert (call["executions"], call["started_at_ms"], call["ended_at_ms"], call["duration_ms"]) == (2, 100, 130, 30)
+
+
+def test_a_claim_that_was_given_back_counts_for_no_execution(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    desk = Desk()
+    turn = desk.open("r")
+    desk.take(turn, asking("a"))
+    desk.add(desk.book.give_back(desk.receipt(turn, desk.start(turn, 0, 0)), 0, 0, at_ms=50))
+    asyncio.run(stored(path, desk.facts))
+    (attempt,) = attempts(capsys, path)
+    (call,) = attempt["reply"]["calls"]
+    assert (call["state"], call["effect_id"], call["executions"], call["started_at_ms"]) == ("open", None, 0, None)
