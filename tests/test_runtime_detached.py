@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from aiohttp import web
 
 import agentloop as al
 import agentloop.runs as runs_module
-from agentloop.exchange import OriginOpened, ReplyTaken, SendEnded, SendStarted
+from agentloop.exchange import Fact, OriginOpened, ReplyTaken, SendEnded, SendStarted, SlotMoved
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
-from tests.mortal import Ground
+from tests.mortal import Ground, SharedMemory
 from tests.runs import check_order, follow_all
 
 WAIT = 0.02
@@ -587,3 +587,76 @@ async def test_a_run_that_left_a_send_is_cancelled_by_name_with_it(ground: Groun
         assert await runtime.unfinished() == []
         slow.go.set()
         assert (await runtime.run(AGENT, "next", conversation="c")).text == "one two"
+
+
+# -- the claim of a call together with a reply
+
+
+class Writing(SharedMemory):
+    """A medium on which a reply is half written until a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
+        await super().append(facts, token=token, after=after)
+        if any(isinstance(fact, ReplyTaken) for fact in facts):
+            self.reached.set()
+            await self.go.wait()
+
+
+def noting() -> ScriptedProvider:
+    return ScriptedProvider([reply(calls=[call("note", text="x")]), reply("done")])
+
+
+async def moves(medium: SharedMemory) -> list[tuple[str, int]]:
+    return [(fact.state, fact.attempt) for fact in await medium.load() if isinstance(fact, SlotMoved)]
+
+
+async def test_a_wait_that_is_over_while_a_call_is_claimed_is_no_reason_to_leave() -> None:
+    """(R141)"""
+    medium = Writing()
+    async with al.Runtime(noting(), store=medium) as runtime:
+        running = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT))
+        await medium.reached.wait()
+        asyncio.get_running_loop().call_later(2 * WAIT, medium.go.set)  # after the clock of the wait
+        assert (await running).text == "done"
+    assert await moves(medium) == [("started", 1), ("done", 1)]
+
+
+async def test_a_caller_that_leaves_while_a_call_is_claimed_leaves_it_open() -> None:
+    """(R141)"""
+    medium, provider = Writing(), noting()
+    async with al.Runtime(provider, store=medium) as runtime:
+        running = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True))
+        await medium.reached.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        medium.go.set()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await running
+        assert isinstance(caught.value.__cause__, al.ModelPending)
+        assert await moves(medium) == [("started", 1), ("open", 1)]
+        assert (await runtime.unsettled(), [row.run_id for row in await runtime.unfinished()]) == ([], ["r"])
+        result = await runtime.resume("r", AGENT)
+        assert (result.text, result.tool_calls, len(provider.requests)) == ("done", 1, 2)
+    assert await moves(medium) == [("started", 1), ("open", 1), ("started", 1), ("done", 1)]
+
+
+async def test_a_send_that_was_left_claims_no_call_since_nobody_is_there_to_run_it() -> None:
+    """(R84, R141)"""
+    go, medium = asyncio.Event(), SharedMemory()
+
+    async def late(request: al.ModelRequest) -> Any:
+        await go.wait()
+        return reply(calls=[call("note", text="x")])
+
+    async with al.Runtime(ScriptedProvider([late, reply("done")]), store=medium) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        go.set()
+        status = await _found(runtime, "r")
+        assert (status.state, await moves(medium), await runtime.unsettled()) == ("found", [], [])
+        assert (await runtime.resume("r", AGENT)).text == "done"
+    assert await moves(medium) == [("started", 1), ("done", 1)]

@@ -7,6 +7,7 @@ import logging
 import os
 import sqlite3
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 import agentloop as al
 import agentloop.runs as runs_module
-from agentloop.exchange import ReplyTaken, RunClosed, SlotMoved
+from agentloop.exchange import Fact, ReplyTaken, RunClosed, SlotMoved
 from agentloop.messages import ModelOptions
 from agentloop.persistence import MemoryBackend, store
 from agentloop.persistence.records import decode_record, encode_record
@@ -140,11 +141,19 @@ async def test_a_reply_that_was_stored_stays_when_its_delivery_fails(ground: Gro
 
 
 async def unfinished(ground: Ground, agent: al.Agent = AGENT, **options: Any) -> None:
-    """Leave run ``r`` behind with its first call unanswered and known not to have begun."""
-    async with ground.mortal(ScriptedProvider([reply(calls=[call("note", text="x")])]), at=4) as (runtime, medium):
+    """Leave run ``r`` behind with its first call unanswered and known not to have begun.
+
+    It is paused while it waits for the reply, so that no call is claimed with it.
+    """
+    slow = Blocked(reply(calls=[call("note", text="x")]))
+    async with ground.runtime(slow.provider) as runtime:
         await runtime.submit(agent, "go", run_id="r", **options)
-        await medium.dead.wait()
-    ground.clock.advance(31)
+        await slow.asked.wait()
+        runtime._runs.live["r"].request_pause()
+        slow.go.set()
+        with pytest.raises(al.RunPaused):
+            await runtime._runs.live["r"].wait()
+    assert [type(fact).__name__ for fact in await ground.facts()][-1] == "ReplyTaken"
 
 
 @pytest.mark.parametrize(
@@ -573,3 +582,89 @@ async def test_what_rests_makes_room_for_what_runs(ground: Ground) -> None:
         with pytest.raises(al.LimitExceeded, match="origins"):
             await runtime.run(AGENT, "go")
         slow.go.set()
+
+
+# -- between the claim of a call and the beginning of its tool
+
+
+class Holding(RecordingSink):
+    """A sink that holds the end of the first model call, whose calls are claimed by then, until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def emit(self, event: al.Event) -> None:
+        await super().emit(event)
+        if isinstance(event, al.ModelEnd) and not self.go.is_set():
+            self.reached.set()
+            await self.go.wait()
+
+
+RISKY = reply(calls=[call("risky", call_id="1"), call("risky", call_id="2")])
+
+
+def risky_agent(ran: list[tuple[str, int]], **limits: Any) -> al.Agent:
+    @al.tool
+    async def risky(ctx: al.ToolContext[None]) -> str:
+        """Not safe to repeat."""
+        ran.append((ctx.effect_id, ctx.attempt))
+        return "ok"
+
+    return al.Agent(name="a", tools=[risky], limits=al.LoopLimits(**limits))
+
+
+def slot_moves(facts: Sequence[Fact]) -> list[tuple[int, str, int]]:
+    return [(fact.position, fact.state, fact.attempt) for fact in facts if isinstance(fact, SlotMoved)]
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+async def test_a_call_that_was_claimed_as_the_runtime_closed_is_run_later_without_asking_anybody(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, cut_off: bool
+) -> None:
+    """(R87, R134, R139)"""
+    monkeypatch.setattr(runs_module, "CLOSE_SECONDS", 0.02 if cut_off else 5.0)
+    ran: list[tuple[str, int]] = []
+    agent, sink = risky_agent(ran), Holding()
+    async with ground.runtime(ScriptedProvider([RISKY])) as runtime:
+        await runtime.submit(agent, "go", run_id="r", sink=sink)
+        await sink.reached.wait()
+        assert slot_moves(await ground.facts()) == [(0, "started", 1)]
+        if not cut_off:
+            runtime._runs.live["r"].request_pause()
+            sink.go.set()
+    assert slot_moves(await ground.facts()) == [(0, "started", 1), (0, "open", 1)]
+    provider = ScriptedProvider([reply("done")])
+    async with ground.runtime(provider) as runtime:
+        assert await runtime.unsettled() == []
+        result = await runtime.resume("r", agent)
+        assert (result.text, result.tool_calls) == ("done", 2)
+    assert ran == [("r/0.0", 1), ("r/0.1", 1)]
+
+
+async def test_a_run_that_is_out_of_time_before_its_claimed_call_begins_runs_nothing(ground: Ground) -> None:
+    """(R62, R102)"""
+    ran: list[tuple[str, int]] = []
+    agent = risky_agent(ran, max_seconds=0.2)
+    async with ground.runtime(ScriptedProvider([RISKY])) as runtime:
+        result = await runtime.run(agent, "go", run_id="r", sink=Holding())
+        assert (result.outcome, result.reason, result.tool_calls, ran) == ("limit_reached", "max_seconds", 0, [])
+        events = await follow_all(runtime, "r")
+    told = [(event.slot, event.code) for event in events if isinstance(event, al.ToolSkipped)]
+    assert told == [("skipped", "max_seconds")] * 2
+    assert slot_moves(await ground.facts())[:2] == [(0, "started", 1), (0, "open", 1)]
+
+
+async def test_a_call_that_was_claimed_when_a_process_died_is_unknown_although_nothing_ran(ground: Ground) -> None:
+    """Nobody can tell it from one that ran (R84)."""
+    ran: list[tuple[str, int]] = []
+    agent = risky_agent(ran)
+    async with ground.mortal(ScriptedProvider([RISKY]), at=3, when="after") as (dying, medium):
+        await dying.submit(agent, "go", run_id="r")
+        await medium.dead.wait()
+    ground.clock.advance(31)
+    async with ground.runtime(ScriptedProvider([reply("done")])) as runtime:
+        (item,) = await runtime.unsettled()
+        assert (item.tool, item.exchange, item.position, item.attempt, ran) == ("risky", 0, 0, 1, [])
+        with pytest.raises(al.UnsettledError):
+            await runtime.resume("r", agent)

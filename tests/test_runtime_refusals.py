@@ -36,7 +36,7 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path / "store.db")
 
 
-async def left_behind(ground: Ground, *, at: int = 8) -> None:
+async def left_behind(ground: Ground, *, at: int = 6) -> None:
     """Leave run ``r`` behind, by default with one exchange of two calls, before its second send."""
     async with ground.mortal(ScriptedProvider([ASKS]), at=at) as (dying, medium):
         await dying.submit(AGENT, "go", run_id="r", conversation="c")

@@ -1,15 +1,16 @@
 """The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
 from .detached import PendingSend, Sends
-from .execution import answer_call, has_room, skip_calls
+from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
 from .resend import Place, ResendPolicy
-from .scope import Scope, deliver_cancel, settle
+from .scope import Claim, Scope, deliver_cancel, settle
 from .send import Rejected, join, measure, send
 from .tool_call import ToolOutcome, ToolThreads, execute
 
 __all__ = [
+    "Claim",
     "Ledger",
     "PendingSend",
     "Place",
@@ -23,6 +24,7 @@ __all__ = [
     "answer_call",
     "deliver_cancel",
     "execute",
+    "give_back",
     "has_room",
     "join",
     "measure",

@@ -89,12 +89,16 @@ class PendingSend:
             waits to be settled.
         stopped: set where it is cut off, also before its first step, when a task would not run at all.
         cause: the run's own error that cut it off, if one did.
+        attended: whether the run that began it waits for it still.
+        claims: set where its reply is being stored together with the claim of a call, which that run
+            is to carry out: it may not leave before the write has ended.
     """
 
     def __init__(self, run_id: str, attempt_id: str) -> None:
         self.run_id, self.attempt_id = run_id, attempt_id
         self.relay = Relay()
-        self.left_open = self.started = self.stopped = False
+        self.left_open = self.started = self.stopped = self.claims = False
+        self.attended = True
         self.cause: BaseException | None = None
         self.task: asyncio.Task[ModelReply]
 

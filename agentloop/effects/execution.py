@@ -1,8 +1,8 @@
 """One call of a reply: refused with feedback, or run once and answered.
 
-reserve in the ledger -> store the claim -> run once -> store the answer -> publish it. A slot that
-was claimed always ends in a state with feedback while this process lives: ``done``, ``failed``, or
-``unknown`` with words that say so.
+reserve in the ledger -> store the claim -> run once -> store the answer -> publish it. The claim of the
+next call goes with the answer of the one before it (`claims`). A slot whose tool began always ends in a
+state with feedback while this process lives: ``done``, ``failed``, or ``unknown`` with words that say so.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ import msgspec
 
 from ..errors import ToolCrashed, UnsettledError
 from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
-from ..exchange import Slot, SlotState
+from ..exchange import Book, Fact, Slot, SlotState
 from ..limits import LoopLimits
 from ..messages import ToolFeedback, ToolResult
+from ..persistence import Step
 from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
-from .scope import Scope, deliver_cancel
+from .claims import Choose, busy_tool, claim_next, effect_id_of
+from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, execute
 
-__all__ = ["answer_call", "busy_tool", "context_of", "fit", "has_room", "room_for", "skip_calls"]
+__all__ = ["answer_call", "context_of", "fit", "give_back", "has_room", "room_for", "skip_calls"]
 
 _FRAME = len(b'"tool_call_id":,')
 """What a feedback has as JSON that its result has not, besides the call id."""
+
+_UNKNOWN = "Error: the run ended while this tool ran; whether its effect happened is unknown."
 
 _LEAST = len(msgspec.json.encode(cut_result(ToolResult.error("x" * 1024), 1))) + 16
 """The shortest result that text can be cut to, with room for the digits of its full size."""
@@ -35,44 +39,91 @@ def has_room(limits: LoopLimits, call_id: str) -> bool:
     return 6 * len(call_id) + 2 <= spare or len(msgspec.json.encode(call_id)) <= spare
 
 
-async def answer_call(scope: Scope, exchange: int, position: int) -> None:
-    """Answer one open call.
+async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose | None = None) -> None:
+    """Answer one open call, or the one that is claimed.
 
     Bad arguments, an unknown name, or an earlier tool's thread that has not ended give error
     feedback and start nothing (R55-R57).
+
+    Args:
+        choose: says which call comes next. Its claim is stored with this one's answer then, and is
+            ``scope.claim``; None claims none.
 
     Raises:
         BudgetError: no tool call is left in the ledger; the slot stays open.
         UnsettledError: an execution that was begun before may still go on in a thread.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
-        asyncio.CancelledError: the run was cancelled; its slot is ``unknown``, or ``failed`` where
-            the tool had not begun, with feedback. Where the run is paused it stays ``started``.
+        asyncio.CancelledError: the run was cancelled. Its slot is ``unknown`` with feedback; where the
+            run is paused it stays ``started``. Where the tool had not begun, `give_back` is to follow.
     """
+    claim = scope.claim
+    if claim is None:
+        claim = await _claim(scope, exchange, position, choose)
+    if claim is not None:
+        await _run(scope, claim, choose)
+
+
+async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | None) -> Claim | None:
+    """Claim a call's execution by itself; or refuse the call and return None."""
     call = scope.turn.entries[exchange].slots[position].call
     tool = scope.tools.get(call.name)
     if tool is None:
-        await _refuse(scope, exchange, position, "unknown_tool", scope.tools.unknown_tool_feedback(call.name))
-        return
+        text = scope.tools.unknown_tool_feedback(call.name)
+        await _refuse(scope, exchange, position, "unknown_tool", text, choose)
+        return None
     try:
         arguments = tool.admit(call.arguments.text)
     except ArgumentsRefused as refused:
-        await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}")
-        return
+        await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}", choose)
+        return None
     busy = busy_tool(scope)
     if busy is not None:
         if scope.turn.entries[exchange].slots[position].state == "unknown":  # that may be its earlier execution
             raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",))
         text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
-        await _refuse(scope, exchange, position, "thread_busy", text)
-        return
+        await _refuse(scope, exchange, position, "thread_busy", text, choose)
+        return None
     scope.ledger.debit("tool_calls")
-    await _run(scope, exchange, position, tool, arguments)
+    claim = Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments)
+    held = await scope.commit(lambda book: _start(book, scope, claim))
+    scope.claim = claim
+    if held:
+        await deliver_cancel()
+    return claim
 
 
-def busy_tool(scope: Scope) -> str | None:
-    """A tool whose thread outlived its call, in this run or an earlier turn of the conversation."""
-    known = None if scope.conversation is None else scope.store.book.conversation(scope.conversation)
-    return scope.threads.busy_in((scope.run_id,) if known is None else known.runs)
+def _start(book: Book, scope: Scope, claim: Claim) -> Sequence[Fact]:
+    return book.start_slot(scope.turn, claim.exchange, claim.position, effect_id=claim.effect_id, at_ms=scope.now_ms())
+
+
+async def give_back(scope: Scope) -> None:
+    """Give back the claim of a tool that has not begun: its call is open again, and nothing ran.
+
+    Of a repeated execution the one before it may have run, so its call is unknown, with feedback that
+    says so; where the run is paused it stays ``started``.
+    """
+    claim, scope.claim = scope.claim, None
+    if claim is None or scope.store.fault is not None or not scope.store.owns(scope.run_id):
+        return  # who reads it from the medium finds it started, and cannot know
+    exchange, position = claim.exchange, claim.position
+    slot = scope.turn.entries[exchange].slots[position]
+    receipt = scope.receipt(claim.effect_id)
+    if slot.attempt == 1:
+        await scope.commit(lambda book: book.give_back(receipt, exchange, position, at_ms=scope.now_ms()))
+    elif not scope.paused():
+        feedback = fit(scope, slot, ToolResult.error(_UNKNOWN))
+        await scope.commit(
+            lambda book: book.receive(
+                receipt,
+                exchange,
+                position,
+                state="unknown",
+                feedback=feedback,
+                at_ms=scope.now_ms(),
+                code="cancelled",
+            )
+        )
+        _tell_skipped(scope, exchange, position, "unknown", "cancelled")
 
 
 async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, code: str, text: str) -> None:
@@ -85,11 +136,19 @@ async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, c
             await _complete(scope, exchange, position, "skipped", code, f"This call was not run: {text}.")
 
 
-async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: str) -> None:
-    await _complete(scope, exchange, position, "failed", code, text)
+async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: str, choose: Choose | None) -> None:
+    await _complete(scope, exchange, position, "failed", code, text, choose)
 
 
-async def _complete(scope: Scope, exchange: int, position: int, state: SlotState, code: str, text: str) -> None:
+async def _complete(
+    scope: Scope,
+    exchange: int,
+    position: int,
+    state: SlotState,
+    code: str,
+    text: str,
+    choose: Choose | None = None,
+) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     feedback, now = fit(scope, slot, ToolResult.error(text)), scope.now_ms()
     if state == "unknown":
@@ -97,11 +156,40 @@ async def _complete(scope: Scope, exchange: int, position: int, state: SlotState
             lambda book: book.leave_slot(scope.turn, exchange, position, feedback=feedback, code=code, at_ms=now)
         )
     else:
-        await scope.commit(
+        await _answer(
+            scope,
             lambda book: book.complete(
                 scope.turn, exchange, position, state=state, feedback=feedback, code=code, at_ms=now
-            )
+            ),
+            exchange,
+            position,
+            feedback,
+            choose,
         )
+    _tell_skipped(scope, exchange, position, state, code)
+
+
+async def _answer(
+    scope: Scope,
+    step: Step,
+    exchange: int,
+    position: int,
+    feedback: ToolFeedback,
+    choose: Choose | None,
+) -> None:
+    """Store a call's answer, and with it the claim of the call that comes next, if there is one."""
+    claim = None
+    if choose is not None:
+        claim = claim_next(scope, choose, exchange, scope.turn.entries[exchange], position, feedback)
+    if claim is None:
+        await scope.commit(step)
+    else:
+        await scope.commit(lambda book: (*step(book), *_start(book, scope, claim)))
+        scope.claim = claim
+
+
+def _tell_skipped(scope: Scope, exchange: int, position: int, state: SlotState, code: str) -> None:
+    slot = scope.turn.entries[exchange].slots[position]
     scope.emitter.process(
         ToolSkipped,
         None,
@@ -114,13 +202,11 @@ async def _complete(scope: Scope, exchange: int, position: int, state: SlotState
     )
 
 
-async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments: dict[str, object]) -> None:
+async def _run(scope: Scope, claim: Claim, choose: Choose | None) -> None:
+    exchange, position, effect_id, tool, arguments = claim
     slot = scope.turn.entries[exchange].slots[position]
-    effect_id = f"{scope.run_id}/{exchange}.{position}"
     began = scope.clock()
-    cancelled = await scope.commit(
-        lambda book: book.start_slot(scope.turn, exchange, position, effect_id=effect_id, at_ms=scope.now_ms())
-    )
+    scope.claim = None
     scope.emitter.process(
         ToolStarted,
         effect_id,
@@ -131,14 +217,7 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
         arguments=slot.call.arguments.text,
         attempt=slot.attempt,
     )
-    state: SlotState = "unknown"
-    text = ran = "Error: the run ended while this tool ran; whether its effect happened is unknown."
-    if slot.attempt == 1:
-        state, text = "failed", "Nothing ran: the run ended before this tool began."
     try:
-        if cancelled:
-            await deliver_cancel()
-        state, text = "unknown", ran
         outcome = await execute(
             tool,
             arguments,
@@ -150,11 +229,13 @@ async def _run(scope: Scope, exchange: int, position: int, tool: Tool, arguments
         if scope.paused():  # whoever resumes the run finds it unanswered
             _tell_ended(scope, exchange, position, "unknown", "paused", "cancelled", "", began)
         else:
-            await _received(scope, exchange, position, state, ToolResult.error(text), "cancelled", "cancelled", began)
+            lost = ToolResult.error(_UNKNOWN)
+            await _received(scope, exchange, position, "unknown", lost, "cancelled", "cancelled", began, None)
         raise
     state, status, result = _verdict(outcome)
-    await _received(scope, exchange, position, state, result, outcome.code, status, began)
-    if outcome.kind == "crashed":
+    crashed = outcome.kind == "crashed"  # nothing comes after it
+    await _received(scope, exchange, position, state, result, outcome.code, status, began, None if crashed else choose)
+    if crashed:
         error = outcome.error
         kind = f"{type(error).__module__}.{type(error).__qualname__}" if error is not None else "an error"
         raise ToolCrashed(tool.name, slot.call.id, effect_id, kind.removeprefix("builtins.")) from error
@@ -201,15 +282,21 @@ async def _received(
     code: str | None,
     status: str,
     began: float,
+    choose: Choose | None,
 ) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     effect_id = slot.effect_id or ""
     feedback = fit(scope, slot, result)
     receipt = scope.receipt(effect_id)
-    await scope.commit(
+    await _answer(
+        scope,
         lambda book: book.receive(
             receipt, exchange, position, state=state, feedback=feedback, at_ms=scope.now_ms(), code=code
-        )
+        ),
+        exchange,
+        position,
+        feedback,
+        choose,
     )
     _tell_ended(scope, exchange, position, state, code, status, feedback.text, began)
 

@@ -13,7 +13,8 @@ from ..errors import InputError, UnsettledError
 from ..exchange import SlotState
 from ..messages import ToolResult
 from ..tools import NOT_DONE, NotDone, cut_result
-from .execution import busy_tool, context_of, fit, room_for
+from .claims import busy_tool
+from .execution import context_of, fit, room_for
 from .scope import Scope, deliver_cancel
 from .tool_call import NoThreadError, encoded, run_once
 

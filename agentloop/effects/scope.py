@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..exchange import Receipt, ReceiptMint, Turn
 from ..limits import LoopLimits
 from ..persistence import Step, Store
 from ..providers import Provider
 from ..sinks import Emitter
-from ..tools import ToolSet
+from ..tools import Tool, ToolSet
 from .detached import Sends
 from .ledger import Ledger
 from .resend import ResendPolicy
 from .tool_call import ToolThreads
 
-__all__ = ["Scope", "deliver_cancel", "settle"]
+__all__ = ["Claim", "Scope", "deliver_cancel", "settle"]
 
 T = TypeVar("T")
+
+
+class Claim(NamedTuple):
+    """One execution of a tool, reserved in the ledger, with the arguments that the tool admitted."""
+
+    exchange: int
+    position: int
+    effect_id: str
+    tool: Tool
+    arguments: dict[str, Any]
 
 
 class Scope:
@@ -33,6 +43,7 @@ class Scope:
         wait: seconds the run waits for a detached send; None is as long as it takes.
         left: whether the run's caller has gone, so that a detached send goes on without it.
         repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
+        claim: the execution whose slot is ``started`` and whose tool has not begun.
         sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         resend: what the host decided about a request that was refused; None is never to send once more.
@@ -44,6 +55,7 @@ class Scope:
         "_mint",
         "_provider",
         "agent",
+        "claim",
         "clock",
         "conversation",
         "deps",
@@ -109,6 +121,7 @@ class Scope:
         self.repeatable, self.lookups = tools.repeatable, tools.lookups
         self.started = clock()
         self.sent_bytes = 0
+        self.claim: Claim | None = None
         self._provider, self._mint = provider, mint
 
     @property

@@ -14,9 +14,10 @@ from typing import Literal
 
 from ..errors import AgentLoopError, HTTPStatusError, LimitExceeded, ModelPending, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
-from ..exchange import RequestRef
+from ..exchange import Entry, RequestRef
 from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
+from .claims import Choose, claim_next
 from .detached import PendingSend, Preview, Sends
 from .scope import Scope, deliver_cancel, settle
 
@@ -38,8 +39,12 @@ class Rejected(Exception):
         self.error = error
 
 
-async def send(scope: Scope) -> ModelReply:
+async def send(scope: Scope, choose: Choose | None = None) -> ModelReply:
     """Make the next model call of the run; return its reply, which is a stored fact then.
+
+    Args:
+        choose: says which of the reply's calls comes next. Its claim is stored with the reply then, and
+            is ``scope.claim``; None claims none.
 
     Raises:
         Rejected: a budget or a size limit refused it before anything left, or the reply is over
@@ -59,7 +64,7 @@ async def send(scope: Scope) -> ModelReply:
     except LimitExceeded as error:
         _tell_rejected(scope, error)
         raise Rejected(error) from None
-    attempt = _Attempt(scope, scope.new_id(), began)
+    attempt = _Attempt(scope, scope.new_id(), began, choose=choose)
     held = await attempt.claim(ref)
     try:
         await attempt.tell_start()
@@ -91,7 +96,7 @@ async def join(scope: Scope, pending: PendingSend) -> ModelReply:
     Raises:
         As `send`.
     """
-    attempt = _Attempt(scope, pending.attempt_id, scope.clock(), pending)
+    attempt = _Attempt(scope, pending.attempt_id, scope.clock(), pending=pending)
     attempt.call = scope.turn.model_calls
     try:
         await attempt.tell_start()
@@ -114,7 +119,8 @@ async def join(scope: Scope, pending: PendingSend) -> ModelReply:
 async def _wait_for(scope: Scope, pending: PendingSend, attempt: _Attempt) -> ModelReply:
     """Show what a detached send brings, until it ends, the local wait is over, or the caller has left.
 
-    Any other cancel, and a sink that fails, cut the send off.
+    Any other cancel, and a sink that fails, cut the send off. Once it claims a call for this run, its end
+    is waited for: that is a short write.
     """
     task = pending.task
     clock = asyncio.timeout(scope.wait)
@@ -124,17 +130,26 @@ async def _wait_for(scope: Scope, pending: PendingSend, attempt: _Attempt) -> Mo
                 await attempt.show(delta)
             await asyncio.wait({task})
     except TimeoutError:
-        if clock.expired() and not task.done():
-            raise ModelPending(scope.run_id, pending.attempt_id) from None
         if not clock.expired():  # a sink's own
             raise
+        if pending.claims:
+            await asyncio.wait({task})
+        elif not task.done():
+            raise ModelPending(scope.run_id, pending.attempt_id) from None
     except asyncio.CancelledError:
         if scope.left() and not task.done():
+            if pending.claims:  # and the claim is given back
+                await settle(_ended(task), last=True)
             raise ModelPending(scope.run_id, pending.attempt_id) from None
         raise
     finally:
+        pending.attended = False
         pending.relay.leave()
     return task.result()
+
+
+async def _ended(task: asyncio.Task[ModelReply]) -> None:
+    await asyncio.wait({task})
 
 
 def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
@@ -189,6 +204,7 @@ class _Attempt:
 
     __slots__ = (
         "_began",
+        "_choose",
         "_pending",
         "_scope",
         "attempt_id",
@@ -200,8 +216,17 @@ class _Attempt:
         "usage",
     )
 
-    def __init__(self, scope: Scope, attempt_id: str, began: float, pending: PendingSend | None = None) -> None:
-        self._scope, self.attempt_id, self._began, self._pending = scope, attempt_id, began, pending
+    def __init__(
+        self,
+        scope: Scope,
+        attempt_id: str,
+        began: float,
+        *,
+        choose: Choose | None = None,
+        pending: PendingSend | None = None,
+    ) -> None:
+        self._scope, self.attempt_id, self._began = scope, attempt_id, began
+        self._choose, self._pending = choose, pending
         self.call = 0
         self.sending = self.opened = self.shown = self.ended = False
         self.usage: Usage | None = None
@@ -252,11 +277,18 @@ class _Attempt:
             self._scope.ledger.charge("tokens", reply.usage.total_tokens)
 
     async def _take(self, reply: ModelReply) -> None:
-        scope = self._scope
+        """Store the reply, and with it the claim of its first call where the run is there to carry that out."""
+        scope, pending = self._scope, self._pending
         receipt, reserve = scope.receipt(self.attempt_id), scope.limits.feedback_bytes
-        now = scope.now_ms()
-        await scope.commit(lambda book: book.intake(receipt, reply, at_ms=now, reserve=reserve))
-        self.ended = True
+        now, claim = scope.now_ms(), None
+        if self._choose is not None and reply.calls and (pending is None or pending.attended):
+            entry = Entry(reply, self.attempt_id, scope.store.book.encoded(reply), now, None)
+            claim = claim_next(scope, self._choose, len(scope.turn.entries), entry)
+            if pending is not None:
+                pending.claims = claim is not None
+        start = None if claim is None else (claim.position, claim.effect_id)
+        await scope.commit(lambda book: book.intake(receipt, reply, at_ms=now, reserve=reserve, start=start))
+        self.ended, scope.claim = True, claim
 
     async def fail(self, error: BaseException) -> None:
         """Store that the attempt ended without a reply, and retract what was shown of it."""

@@ -3,9 +3,11 @@
     RunStarted  (<asking>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
     <asking>:  <model call>  (ResendScheduled  <model call>)*
 
-One `ToolStarted` and one `ToolEnded` for each started execution, in call order; `ToolSkipped` for
-each call that is answered without running. `RequestRejected` reports a model call that a budget
-or a size limit refused before it was admitted: it has no ModelStart and no ModelEnd (R321).
+One `ToolStarted` and one `ToolEnded` for each execution that began, in call order; `ToolSkipped` for
+each call that is answered without running. A claim is stored before that, with the reply or with the
+answer of the call before; one that is given back before its tool begins is not told.
+`RequestRejected` reports a model call that a budget or a size limit refused before it was admitted: it
+has no ModelStart and no ModelEnd (R321).
 `ResendScheduled` comes only where a host asked for it (`ResendPolicy`), after the `ModelEnd` of an
 attempt that was refused; what ends the run while it waits leaves it without another model call. In
 a run that was taken up it may come first.
@@ -71,7 +73,7 @@ class ResendScheduled(Event, frozen=True):
 
 
 class ToolStarted(Event, frozen=True):
-    """A tool is about to run: its arguments passed every check and its slot is ``started``.
+    """A tool begins: its arguments passed every check and its slot is ``started``.
 
     Attributes:
         arguments: the raw argument text as the model sent it (exact also for big integers).

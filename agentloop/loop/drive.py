@@ -5,9 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import nullcontext
+from functools import partial
 from typing import Final, cast
 
-from ..effects import PendingSend, Rejected, Scope, answer_call, join, measure, recover_calls, send, settle, skip_calls
+from ..effects import (
+    PendingSend,
+    Rejected,
+    Scope,
+    answer_call,
+    give_back,
+    join,
+    measure,
+    recover_calls,
+    send,
+    settle,
+    skip_calls,
+)
 from ..errors import (
     AgentLoopError,
     BudgetError,
@@ -18,9 +31,10 @@ from ..errors import (
     UnsettledError,
 )
 from ..events import ResendScheduled, RunEnded, RunStarted
-from ..exchange import RunOutcome
+from ..exchange import Entry, RunOutcome
+from ..messages import ToolFeedback
 from .states import Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, phase_of, step
+from .step import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, ahead, calls_after, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
 
@@ -105,11 +119,15 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         if cancelled:
             raise asyncio.CancelledError
         async with clock or _NO_CLOCK:
-            while not scope.paused():
-                if await advance(scope) is Phase.ENDED:
-                    return
-                if me.cancelling() > requests:  # whoever was waited for kept the cancel to itself
-                    raise asyncio.CancelledError
+            try:
+                while not scope.paused():
+                    if await advance(scope) is Phase.ENDED:
+                        return
+                    if me.cancelling() > requests:  # whoever was waited for kept the cancel to itself
+                        raise asyncio.CancelledError
+            finally:
+                if scope.claim is not None:  # of a tool that will not begin
+                    await settle(give_back(scope))
         raise RunPaused(scope.run_id)
     except TimeoutError as error:
         if clock is None or not clock.expired():
@@ -164,6 +182,23 @@ def _next(scope: Scope) -> Action:
     )
 
 
+def _choose(scope: Scope, entry: Entry, answered: int | None, feedback: ToolFeedback | None) -> int | None:
+    """What `_next` will answer once the entry, or the answer of one of its calls, is stored."""
+    if scope.turn.refused or not calls_after(entry, answered):  # the next request may be another provider's
+        return None
+    return ahead(
+        scope.turn,
+        entry,
+        scope.ledger,
+        scope.limits,
+        elapsed=scope.elapsed,
+        answered=answered,
+        feedback_bytes=0 if feedback is None else len(scope.store.book.encoded(feedback)),
+        sent_bytes=scope.sent_bytes,
+        max_request_bytes=scope.provider.max_request_bytes,
+    )
+
+
 async def _rest(scope: Scope, action: Resend) -> None:
     """Wait before a request is sent once more. Nothing is under way meanwhile, so whatever ends the run ends it."""
     seconds = action.at_least + scope.random() * (action.at_most - action.at_least)
@@ -183,7 +218,7 @@ async def _ask(scope: Scope, pending: PendingSend | None = None) -> Signal:
     """Make a model call, or wait for the one that is under way."""
     provider = scope.provider
     try:
-        reply = await (send(scope) if pending is None else join(scope, pending))
+        reply = await (send(scope, partial(_choose, scope)) if pending is None else join(scope, pending))
     except ProviderError:
         if type(_next(scope)) is not Resend:
             raise
@@ -199,7 +234,7 @@ async def _ask(scope: Scope, pending: PendingSend | None = None) -> Signal:
 
 async def _answer(scope: Scope, action: Answer) -> Signal:
     try:
-        await answer_call(scope, action.exchange, action.position)
+        await answer_call(scope, action.exchange, action.position, partial(_choose, scope))
     except BudgetError as error:  # another user of the shared ledger was quicker
         limit = _LIMIT_FIELDS.get(error.limit, error.limit)
         await skip_calls(scope, action.exchange, _open(scope), code=limit, text=f"the run reached its limit ({limit})")

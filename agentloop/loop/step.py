@@ -6,6 +6,7 @@ it holds no state of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 from typing import Final
 
@@ -25,6 +26,7 @@ __all__ = [
     "Resend",
     "Skip",
     "Wait",
+    "ahead",
     "cancelled_end",
     "phase_of",
     "step",
@@ -153,6 +155,8 @@ def step(
         repeatable: names of tools whose lost calls run again. lookups: of those with a lookup.
         resend: what the host decided about a request that was refused without being processed.
 
+    A call that is claimed comes first; it was judged when it was claimed, and nothing happens in between.
+
     An effect that an earlier owner began and nobody has answered is settled before anything else.
     Lookups come first, so that what they find is stored even where the run must wait. When no call
     is left of which nobody knows, what may run again does: an idempotent tool, or one that a host
@@ -175,6 +179,9 @@ def step(
     if last is None:
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
+    claimed = next((p for p, slot in enumerate(last.slots) if slot.state == "started"), None)
+    if claimed is not None:
+        return Answer(at, claimed)
     unknown = tuple(p for p, slot in enumerate(last.slots) if slot.state == "unknown" and slot.feedback is None)
     if unknown:
         return _recovery(last, at, unknown, ledger, repeatable, lookups)
@@ -191,12 +198,48 @@ def step(
         return _ask_or_close(ledger, limits, elapsed) if ending is None else _end(ending)
     if ending is not None:  # an owner ended half way through
         return Skip(at, open_calls, ending, _words(_end(ending)))
-    limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed)
-    if limit is None:
-        limit = _limit_of_wire(last, len(open_calls), limits, sent_bytes, max_request_bytes)
+    limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed, sent_bytes, max_request_bytes)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
     return Answer(at, open_calls[0])
+
+
+def ahead(
+    turn: Turn,
+    entry: Entry,
+    ledger: Ledger,
+    limits: LoopLimits,
+    *,
+    elapsed: float,
+    answered: int | None = None,
+    feedback_bytes: int = 0,
+    sent_bytes: int = 0,
+    max_request_bytes: int | None = None,
+) -> int | None:
+    """The open call that `step` will have answered after something is stored, decided before it is.
+
+    None where it will do anything else, or more than this is to be looked at. So the claim of that call
+    can be stored together with it.
+
+    Args:
+        entry: the newest one; or of the reply that is about to be stored.
+        answered: position of the call whose answer is about to be stored; it neither ends the run nor is
+            refused again. feedback_bytes: of that answer, as canonical JSON.
+    """
+    open_calls = calls_after(entry, answered)
+    if not open_calls or verdict(entry) != "completed" or _ending(entry) is not None:
+        return None
+    if any(entry.slots[position].state != "open" for position in open_calls):
+        return None
+    limit = _limit_of_calls(
+        turn, entry, open_calls, ledger, limits, elapsed, sent_bytes, max_request_bytes, feedback_bytes
+    )
+    return open_calls[0] if limit is None else None
+
+
+def calls_after(entry: Entry, answered: int | None) -> tuple[int, ...]:
+    """The calls that are without feedback once this one is answered."""
+    return tuple(p for p, slot in enumerate(entry.slots) if slot.feedback is None and p != answered)
 
 
 def _resend(
@@ -317,38 +360,54 @@ def _limit_of_asking(ledger: Ledger, limits: LoopLimits, elapsed: float) -> str 
 
 
 def _limit_of_calls(
-    turn: Turn, last: Entry, open_calls: tuple[int, ...], ledger: Ledger, limits: LoopLimits, elapsed: float
+    turn: Turn,
+    last: Entry,
+    open_calls: tuple[int, ...],
+    ledger: Ledger,
+    limits: LoopLimits,
+    elapsed: float,
+    sent_bytes: int,
+    max_request_bytes: int | None,
+    added: int = 0,
 ) -> str | None:
-    """The limit that forbids running the open calls, judged for all of them before the first (R102)."""
+    """The limit that forbids running the open calls, judged for all of them before the first (R102).
+
+    ``last`` is the newest entry or the next one; ``added`` are bytes that it is about to grow by.
+    """
     limit = _limit_of_asking(ledger, limits, elapsed)
     if limit is not None:
         return limit
     left = ledger.left("tool_calls")
     if left is not None and left < len(open_calls):
         return "max_tool_calls"
+    new = last is not turn.last
     if limits.max_equal_calls is not None:
+        coming = Counter(_asked(slot) for slot in last.slots) if new else Counter()
         for position in open_calls:
-            call = last.slots[position].call
-            if turn.equal_calls[call.name, call.arguments.text] > limits.max_equal_calls:
+            asked = _asked(last.slots[position])
+            if turn.equal_calls.get(asked, 0) + coming[asked] > limits.max_equal_calls:
                 return "max_equal_calls"
     if not all(has_room(limits, last.slots[position].call.id) for position in open_calls):
         return "feedback_bytes"
-    reserve = len(open_calls) * limits.feedback_bytes
-    if turn.request_size + reserve > limits.request_bytes:
+    reserve = len(open_calls) * limits.feedback_bytes + added
+    coming_bytes = reserve + (last.size if new else 0)
+    if turn.request_size + coming_bytes > limits.request_bytes:
         return "request_bytes"
-    if turn.size - turn.origin_size + reserve > limits.collection_bytes:
+    if turn.size - turn.origin_size + coming_bytes > limits.collection_bytes:
         return "collection_bytes"
-    return None
+    return _limit_of_wire(last.size + reserve, limits, sent_bytes, max_request_bytes)
 
 
-def _limit_of_wire(
-    last: Entry, open_calls: int, limits: LoopLimits, sent_bytes: int, max_request_bytes: int | None
-) -> str | None:
+def _asked(slot: Slot) -> tuple[str, str]:
+    return slot.call.name, slot.call.arguments.text
+
+
+def _limit_of_wire(added: int, limits: LoopLimits, sent_bytes: int, max_request_bytes: int | None) -> str | None:
     """The limit on the encoded request that the next one could be over, with room for every answer.
 
     As canonical JSON a reply and its feedback are no shorter than on the wire, apart from a frame.
     """
-    size = sent_bytes + last.size + open_calls * limits.feedback_bytes + _WIRE_FRAME
+    size = sent_bytes + added + _WIRE_FRAME
     if limits.max_wire_request_bytes is not None and size > limits.max_wire_request_bytes:
         return "max_wire_request_bytes"
     if max_request_bytes is not None and size > max_request_bytes:

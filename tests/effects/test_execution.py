@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 import agentloop as al
-from agentloop.effects import Ledger, Scope, answer_call, send, skip_calls
+from agentloop.effects import Ledger, Scope, answer_call, give_back, send, skip_calls
+from agentloop.effects.claims import claim_next
 from agentloop.errors import BudgetError
-from agentloop.exchange import SlotMoved
-from agentloop.messages import ToolResult
+from agentloop.exchange import Entry, Fact, SlotMoved
+from agentloop.messages import ToolFeedback, ToolResult
 from agentloop.testing import call, reply
 from tests.effects.stage import Stage
 from tests.runs import SlowBackend
@@ -190,11 +192,13 @@ async def test_a_cancel_while_the_claim_is_written_is_known_to_have_run_nothing(
     with pytest.raises(asyncio.CancelledError):
         await task
     slot = scope.turn.entries[0].slots[0]
-    assert ran == []
-    assert (slot.state, slot.code) == ("failed", "cancelled")
-    assert slot.feedback is not None
-    assert slot.feedback.text == "Nothing ran: the run ended before this tool began."
-    assert stage.types[-2:] == ["tool.started", "tool.ended"]
+    assert (ran, slot.state) == ([], "started")
+    await give_back(scope)
+    assert (ran, slot.state, slot.effect_id, slot.attempt, slot.feedback) == ([], "open", None, 0, None)
+    assert (scope.turn.tool_calls, "tool.started" in stage.types) == (0, False)
+    facts = await stage.facts()
+    await give_back(scope)
+    assert await stage.facts() == facts
 
 
 async def test_nothing_runs_beside_a_thread_that_has_not_ended() -> None:
@@ -241,6 +245,94 @@ async def test_a_crash_is_stored_before_it_is_raised_and_shows_nothing_of_the_er
     assert "internal" not in slot.feedback.text
 
 
+# -- the claim of the next call
+
+
+def following(entry: Entry, answered: int | None, feedback: ToolFeedback | None) -> int | None:
+    """The call after the one that is answered, whatever a loop would say."""
+    position = 0 if answered is None else answered + 1
+    return position if position < len(entry.slots) else None
+
+
+async def batches(stage: Stage, scope: Scope) -> list[list[str]]:
+    """What is written together from here on, as the steps of slots; every call is answered."""
+    written: list[list[str]] = []
+    append = stage.backend.append
+
+    async def noted(facts: Sequence[Fact], **options: Any) -> None:
+        written.append([f"{fact.state} {fact.position}" for fact in facts if isinstance(fact, SlotMoved)])
+        await append(facts, **options)
+
+    stage.backend.append = noted  # type: ignore[method-assign]
+    try:
+        await send(scope, following)
+        for position in range(len(scope.turn.entries[0].slots)):
+            await answer_call(scope, 0, position, following)
+    finally:
+        del stage.backend.append  # type: ignore[method-assign]
+    return written[1:]
+
+
+async def test_a_claim_is_stored_with_the_reply_or_with_the_answer_before_it() -> None:
+    """(R80)"""
+    stage = Stage([reply(calls=[call("double", n=n) for n in (1, 2, 3)])], tools=[double])
+    scope = await stage.open()
+    assert await batches(stage, scope) == [["started 0"], ["done 0", "started 1"], ["done 1", "started 2"], ["done 2"]]
+    assert (stage.ledger.spent("tool_calls"), scope.turn.tool_calls, scope.claim) == (3, 3, None)
+    assert [event.type for event in stage.events[-6:]] == ["tool.started", "tool.ended"] * 3
+
+
+async def test_a_call_that_would_be_refused_is_not_claimed_and_the_one_after_it_is() -> None:
+    """(R55, R57)"""
+    calls = [call("double", n=1), call("double", n="x"), call("nobody"), call("double", n=2)]
+    stage = Stage([reply(calls=calls)], tools=[double])
+    scope = await stage.open()
+    expected = [["started 0"], ["done 0"], ["failed 1"], ["failed 2", "started 3"], ["done 3"]]
+    assert await batches(stage, scope) == expected
+    assert stage.ledger.spent("tool_calls") == 2
+
+
+async def test_nothing_is_claimed_ahead_in_a_run_that_is_paused_or_has_no_budget() -> None:
+    """(R278)"""
+    for fields, ledger in (({"paused": lambda: True}, None), ({}, Ledger(tool_calls=0))):
+        stage = Stage([reply(calls=[call("double", n=1)])], tools=[double], ledger=ledger and ledger.child())
+        scope = await stage.open(**fields)
+        entry = Entry(reply(calls=[call("double", n=1)]), "a", b"", 1, None)
+        assert claim_next(scope, following, 0, entry) is None
+        assert stage.ledger.spent("tool_calls") == 0
+
+
+async def test_nothing_is_claimed_ahead_beside_a_thread_that_has_not_ended() -> None:
+    release = threading.Event()
+
+    @al.tool(timeout=0.25)  # in which its thread has begun
+    def hold() -> None:
+        """Hold a thread."""
+        release.wait(10)
+
+    stage = Stage([reply(calls=[call("hold"), call("double", n=1)])], tools=[hold, double])
+    try:
+        assert await batches(stage, await stage.open()) == [["started 0"], ["unknown 0"], ["failed 1"]]
+    finally:
+        release.set()
+        assert await stage.threads.wait_idle(5) == 0
+
+
+async def test_nothing_is_claimed_with_the_record_of_a_crash() -> None:
+    """(R62)"""
+
+    @al.tool
+    async def crash() -> None:
+        """Crash."""
+        raise LookupError
+
+    stage = Stage([reply(calls=[call("crash"), call("double", n=1)])], tools=[crash, double])
+    scope = await stage.open()
+    with pytest.raises(al.ToolCrashed):
+        await batches(stage, scope)
+    assert [slot.state for slot in scope.turn.entries[0].slots] == ["unknown", "open"]
+
+
 # -- taking up what an earlier owner began
 
 
@@ -255,23 +347,33 @@ async def lost(stage: Stage, *positions: int, **fields: Any) -> Scope:
     return scope
 
 
-async def test_a_cancel_while_a_second_claim_is_written_does_not_say_that_nothing_ran() -> None:
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_cancel_while_a_second_claim_is_written_does_not_say_that_nothing_ran(paused: bool) -> None:
     """(R62)"""
 
     async def hook(facts: Any) -> None:
         if isinstance(facts[0], SlotMoved) and facts[0].attempt == 2:
+            if paused:
+                closing.set()
             task.cancel()
             await asyncio.sleep(0)
 
     stage = Stage([reply(calls=[call("double", n=1)])], tools=[double], backend=SlowBackend(hook))
-    scope = await lost(stage, 0)
+    closing = asyncio.Event()
+    scope = await lost(stage, 0, paused=closing.is_set)
     task = asyncio.create_task(answer_call(scope, 0, 0))
     with pytest.raises(asyncio.CancelledError):
         await task
+    await give_back(scope)
     slot = scope.turn.entries[0].slots[0]
+    if paused:  # whoever resumes the run finds it unanswered
+        assert (slot.state, slot.attempt, slot.feedback) == ("started", 2, None)
+        return
     assert (slot.state, slot.attempt) == ("unknown", 2)
     assert slot.feedback is not None
     assert "whether its effect happened is unknown" in slot.feedback.text
+    (told,) = (event for event in stage.events if isinstance(event, al.ToolSkipped))
+    assert (told.slot, told.code) == ("unknown", "cancelled")
 
 
 async def test_a_call_whose_first_execution_may_still_go_on_in_a_thread_waits() -> None:

@@ -31,7 +31,7 @@ async def test_each_advance_does_one_action_and_says_where_the_run_is() -> None:
         facts.append(len(await stage.facts()))
     asking, answering = Phase.ASKING, Phase.ANSWERING
     assert phases == [answering, answering, asking, asking, Phase.ENDED]
-    assert facts == [3, 5, 7, 10, 11]
+    assert facts == [4, 6, 7, 10, 11]
     assert await advance(scope) is Phase.ENDED
     assert len(await stage.facts()) == 11
 
@@ -73,7 +73,7 @@ async def test_a_lookup_is_an_action_of_its_own(found: Any, phases: list[Phase])
     stage = Stage([reply(calls=[call("ping")]), reply("done")], tools=[again])
     scope = await stage.open()
     await advance(scope)
-    await scope.commit(lambda book: book.start_slot(scope.turn, 0, 0, effect_id="r/0.0", at_ms=1))
+    scope.claim = None  # its owner died before the tool began
     await scope.commit(lambda book: book.lose_slots(scope.turn, at_ms=1))
     assert [await advance(scope) for _ in phases] == phases
     (slot,) = scope.turn.entries[0].slots
@@ -167,10 +167,8 @@ async def lost(tool: al.Tool, **limits: Any) -> tuple[Stage, Any]:
     stage = Stage([reply(calls=[call(tool.name), call(tool.name)])], tools=[tool], **limits)
     scope = await stage.open()
     await advance(scope)
-    for position in (0, 1):
-        await scope.commit(
-            lambda book, at=position: book.start_slot(scope.turn, 0, at, effect_id=f"r/0.{at}", at_ms=4)  # type: ignore[misc]
-        )
+    scope.claim = None
+    await scope.commit(lambda book: book.start_slot(scope.turn, 0, 1, effect_id="r/0.1", at_ms=4))
     await scope.commit(lambda book: book.lose_slots(scope.turn, at_ms=4))
     return stage, scope
 

@@ -15,7 +15,7 @@ from agentloop.errors import InputError
 from agentloop.exchange import Entry, Turn
 from agentloop.limits import LoopLimits
 from agentloop.loop import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, cancelled_end, step, verdict
-from agentloop.loop.step import _LIMITS, _WIRE_FRAME
+from agentloop.loop.step import _LIMITS, _WIRE_FRAME, ahead
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
 from agentloop.testing import ScriptedProvider
 from agentloop.wire.encode import encode_request
@@ -729,3 +729,77 @@ def test_nothing_that_may_have_been_processed_is_sent_again_nor_more_often_than_
         assert 0 <= action.at_least <= action.at_most <= policy.max_delay
     assert type(action) is Close
     assert sent <= min(calls, (policy.max_resends + 1) * (len(policy.fallbacks) + 1))
+
+
+# -- a call that is claimed with what is stored before it
+
+
+def test_a_call_that_is_claimed_comes_first_whatever_the_limits_say_now() -> None:
+    """It was judged when it was claimed, and nothing happened in between."""
+    desk, turn = run_with(asking("a", "b"))
+    desk.start(turn, 0, 0)
+    limits = LoopLimits(max_tool_calls=1, max_seconds=5)
+    assert act(turn, limits, elapsed=9.0) == Answer(0, 0)
+    desk.receive(turn, 0, 0)
+    assert type(act(turn, limits, elapsed=9.0)) is Skip
+
+
+@given(
+    calls=st.lists(st.sampled_from(["one", "two"]), min_size=1, max_size=4),
+    before=st.integers(0, 2),
+    word=st.sampled_from(["tool_calls", "stop", "length"]),
+    limits=st.builds(
+        LoopLimits,
+        max_model_calls=st.integers(1, 5),
+        max_tool_calls=st.none() | st.integers(1, 8),
+        max_equal_calls=st.none() | st.integers(1, 4),
+        feedback_bytes=st.sampled_from([256, 512]),
+        request_bytes=st.integers(1_500, 5_000),
+        collection_bytes=st.integers(1_500, 5_000),
+        max_wire_request_bytes=st.none() | st.integers(1_500, 5_000),
+        max_seconds=st.sampled_from([None, 5]),
+    ),
+    elapsed=st.sampled_from([0.0, 5.0]),
+    own=st.none() | st.integers(1_500, 5_000),
+    answers=st.lists(st.tuples(st.integers(0, 200), st.sampled_from(["done", "unknown"])), min_size=4, max_size=4),
+)
+def test_what_is_decided_before_something_is_stored_is_what_is_decided_once_it_is(
+    calls: list[str],
+    before: int,
+    word: str,
+    limits: LoopLimits,
+    elapsed: float,
+    own: int | None,
+    answers: list[tuple[int, Any]],
+) -> None:
+    """(R102)"""
+    desk, turn = run_with()
+    for _ in range(before):
+        desk.exchange(turn, asking("one"))
+    sizes: dict[str, Any] = {"sent_bytes": turn.request_size, "max_request_bytes": own}
+    attempt = desk.send(turn)
+    made = reply(*(call(f"{at}", arguments=f'{{"{which}": 1}}') for at, which in enumerate(calls)), word=word)
+    entry = Entry(made, attempt, desk.book.encoded(made), 4, None)
+    decided = ahead(turn, entry, ledger_of(limits, turn), limits, elapsed=elapsed, **sizes)
+    desk.add(desk.book.intake(desk.receipt(turn, attempt), made, at_ms=4))
+    for position, (length, state) in enumerate(answers):
+        action = act(turn, limits, elapsed=elapsed, **sizes)
+        assert (action.position if type(action) is Answer else None) == decided
+        if decided is None:
+            break
+        assert decided == position
+        effect = desk.start(turn, before, position)
+        assert act(turn, limits, elapsed=elapsed, **sizes) == action
+        given_ = desk.feedback(turn, before, position, "x" * length)
+        decided = ahead(
+            turn,
+            turn.entries[-1],
+            ledger_of(limits, turn),
+            limits,
+            elapsed=elapsed,
+            answered=position,
+            feedback_bytes=len(desk.book.encoded(given_)),
+            **sizes,
+        )
+        receipt = desk.receipt(turn, effect)
+        desk.add(desk.book.receive(receipt, before, position, state=state, feedback=given_, at_ms=4))

@@ -57,7 +57,7 @@ def untimed(facts: Sequence[Fact]) -> list[Fact]:
 async def test_a_call_that_was_left_in_a_store_of_version_1_is_settled_and_its_run_resumed(tmp_path: Path) -> None:
     """(R89, R136)"""
     path = tmp_path / "store.db"
-    ground = await left(path, at=4)
+    ground = await left(path, at=3)
     assert set(versions(path)) == {1}
     before = await ground.facts()
     assert not any(type(fact) is OriginOpened and fact.checkpoint for fact in before)
@@ -97,7 +97,7 @@ async def test_a_send_that_was_left_in_a_store_of_version_1_says_when_it_was_cla
 async def test_a_store_of_version_1_is_held_to_the_same_rules(tmp_path: Path) -> None:
     """(R86)"""
     path = tmp_path / "store.db"
-    ground = await left(path, at=4)
+    ground = await left(path, at=3)
     started = next(at for at, fact in enumerate(await ground.facts(), 1) if type(fact) is SlotMoved)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM facts WHERE seq = ?", (started,))
@@ -118,7 +118,7 @@ async def v1_snapshot(path: Path) -> bytes:
 async def test_a_snapshot_with_records_of_version_1_is_read_and_written_in_todays_form(tmp_path: Path) -> None:
     """(R85, R89)"""
     path = tmp_path / "store.db"
-    ground = await left(path, at=4)
+    ground = await left(path, at=3)
     facts = await ground.facts()
     data = await v1_snapshot(path)
     assert b'"version":1}' in data
@@ -136,7 +136,7 @@ async def test_a_snapshot_with_records_of_version_1_is_read_and_written_in_today
 
 async def test_a_run_of_version_1_is_redacted_in_todays_form(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    ground = await left(path, at=4)
+    ground = await left(path, at=3)
     async with ground.runtime(ScriptedProvider([reply("two"), reply("three")])) as runtime:
         await runtime.settle_call("r2", 0, 0, author="Ada")
         assert (await runtime.resume("r2", AGENT)).text == "two"

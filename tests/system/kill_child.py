@@ -96,9 +96,9 @@ class KillableBackend:
     async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
         what = "+".join(_kind(fact) for fact in facts)
         point(f"before append {what}")
-        self._late += facts
-        if setting("CLAIMS", "stored") == "stored" or not all(_is_claim(fact) for fact in facts):
-            facts, self._late = self._late, []
+        claims = [fact for fact in facts if setting("CLAIMS", "stored") == "late" and _is_claim(fact)]
+        facts, self._late = [*self._late, *(fact for fact in facts if fact not in claims)], claims
+        if facts:
             await self._inner.append(facts, token=token, after=after)
             tell(held=[encode_record(fact).decode() for fact in facts])
         point(f"after append {what}")

@@ -24,8 +24,8 @@ PROCESSES = 4
 
 ASKED = [SendStarted, SendEnded, ReplyTaken]
 FACTS = [OriginOpened, *([*ASKED, SlotMoved, SlotMoved] * (TURNS - 1)), *ASKED, RunClosed]
-BATCHES = 2 + TURNS * 2 + (TURNS - 1) * 2
-"""Of one run: its beginning and its end, two a model call, two a tool."""
+BATCHES = 2 + TURNS * 2 + (TURNS - 1)
+"""Of one run: its beginning and its end, two a model call, one a tool."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -71,7 +71,10 @@ async def test_runs_at_once_in_one_process_share_their_commits(place: tuple[str,
 
 
 async def test_one_run_makes_one_commit_for_each_thing_that_must_not_be_guessed(tmp_path: Path) -> None:
-    """Before a send and with its reply, before a tool and with its answer, at the beginning and at the end."""
+    """Before a send, with its reply, with each tool's answer, at the beginning and at the end.
+
+    What comes before a tool is in the commit that is made just before it anyway.
+    """
     backend = backend_at(str(tmp_path / "store.db"), "")
     assert await together(backend, ["alone"], tmp_path) == {"alone": text_of("alone")}
     assert backend.batches == BATCHES
