@@ -68,6 +68,7 @@ async def advance(scope: Scope) -> Phase:
     if type(action) is Answer:
         return follow(phase, await _answer(scope, action))
     if type(action) is Skip:
+        await give_back(scope)
         await skip_calls(scope, action.exchange, action.positions, code=action.code, text=action.text)
         return follow(phase, Signal.ANSWERED_ALL)
     if type(action) is Recover:

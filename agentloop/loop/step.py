@@ -155,7 +155,7 @@ def step(
         repeatable: names of tools whose lost calls run again. lookups: of those with a lookup.
         resend: what the host decided about a request that was refused without being processed.
 
-    A call that is claimed comes first; it was judged when it was claimed, and nothing happens in between.
+    A call that is claimed comes first: it was judged when it was claimed, and only time passes in between.
 
     An effect that an earlier owner began and nobody has answered is settled before anything else.
     Lookups come first, so that what they find is stored even where the run must wait. When no call
@@ -180,7 +180,7 @@ def step(
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
     claimed = next((p for p, slot in enumerate(last.slots) if slot.state == "started"), None)
-    if claimed is not None:
+    if claimed is not None and not _is_out_of_time(limits, elapsed):
         return Answer(at, claimed)
     unknown = tuple(p for p, slot in enumerate(last.slots) if slot.state == "unknown" and slot.feedback is None)
     if unknown:
@@ -354,9 +354,11 @@ def _limit_of_asking(ledger: Ledger, limits: LoopLimits, elapsed: float) -> str 
         return "max_model_calls"
     if ledger.left("tokens") == 0:
         return "max_tokens"
-    if limits.max_seconds is not None and elapsed >= limits.max_seconds:
-        return "max_seconds"
-    return None
+    return "max_seconds" if _is_out_of_time(limits, elapsed) else None
+
+
+def _is_out_of_time(limits: LoopLimits, elapsed: float) -> bool:
+    return limits.max_seconds is not None and elapsed >= limits.max_seconds
 
 
 def _limit_of_calls(

@@ -9,7 +9,7 @@ import pytest
 
 import agentloop as al
 from agentloop.effects import Ledger
-from agentloop.exchange import RunClosed
+from agentloop.exchange import RunClosed, SlotMoved
 from agentloop.loop import Phase, advance, close, drive
 from agentloop.testing import call, reply
 from tests.effects.stage import Stage
@@ -157,6 +157,39 @@ async def test_whoever_keeps_a_cancel_to_himself_does_not_keep_the_run_going() -
     assert scope.turn.closed is not None
     assert scope.turn.closed.outcome == "cancelled"
     assert [slot.state for slot in scope.turn.entries[0].slots] == ["skipped"]
+
+
+async def test_a_claimed_call_whose_time_is_up_before_it_begins_is_given_back_and_skipped() -> None:
+    """(R102)"""
+
+    class Late:
+        async def emit(self, event: al.Event) -> None:
+            if event.type == "model.end":
+                stage.clock.advance(5)
+
+    script = [reply(calls=[call("ping"), call("ping")])]
+    stage = Stage(script, tools=[ping], sink=Late(), max_seconds=5)
+    scope = await stage.open()
+    await drive(scope)
+    assert scope.turn.closed is not None
+    assert (scope.turn.closed.outcome, scope.turn.closed.reason) == ("limit_reached", "max_seconds")
+    moves = [(fact.position, fact.state) for fact in await stage.facts() if isinstance(fact, SlotMoved)]
+    assert moves == [(0, "started"), (0, "open"), (0, "skipped"), (1, "skipped")]
+    assert (scope.turn.tool_calls, "tool.started" in stage.types) == (0, False)
+
+
+async def test_no_call_is_claimed_with_the_reply_to_a_request_that_was_refused_before() -> None:
+    """The next one may be another provider's, which may bear less (R103)."""
+    busy = al.HTTPStatusError("HTTP 429", status=429, retry_after=0.0)
+    stage = Stage([busy, reply(calls=[call("ping")]), reply("done")], tools=[ping])
+    scope = await stage.open(resend=al.ResendPolicy(max_resends=1), sleep=lambda seconds: asyncio.sleep(0))
+    while not scope.turn.entries:
+        await advance(scope)
+    (slot,) = scope.turn.entries[0].slots
+    assert (slot.state, scope.claim) == ("open", None)
+    await drive(scope)
+    assert scope.turn.closed is not None
+    assert (scope.turn.closed.outcome, slot.state, stage.ledger.spent("tool_calls")) == ("completed", "done", 1)
 
 
 # -- what an earlier owner left

@@ -734,14 +734,15 @@ def test_nothing_that_may_have_been_processed_is_sent_again_nor_more_often_than_
 # -- a call that is claimed with what is stored before it
 
 
-def test_a_call_that_is_claimed_comes_first_whatever_the_limits_say_now() -> None:
-    """It was judged when it was claimed, and nothing happened in between."""
+def test_a_call_that_is_claimed_comes_first_unless_time_is_up() -> None:
+    """It was judged when it was claimed, and only time passed in between (R102)."""
     desk, turn = run_with(asking("a", "b"))
     desk.start(turn, 0, 0)
     limits = LoopLimits(max_tool_calls=1, max_seconds=5)
-    assert act(turn, limits, elapsed=9.0) == Answer(0, 0)
+    assert act(turn, limits, elapsed=4.0) == Answer(0, 0)
+    assert act(turn, limits, elapsed=5.0) == Skip(0, (0, 1), "max_seconds", "the run reached its limit (max_seconds)")
     desk.receive(turn, 0, 0)
-    assert type(act(turn, limits, elapsed=9.0)) is Skip
+    assert type(act(turn, limits, elapsed=4.0)) is Skip
 
 
 @given(
