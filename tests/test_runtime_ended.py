@@ -87,7 +87,7 @@ async def ended(
 
 
 async def test_the_model_reads_what_became_of_its_calls(ground: Ground) -> None:
-    await died(ground, at=5)  # look has run, and nobody knows; pay was not begun
+    await died(ground, at=4)  # look has run, and nobody knows; pay was not begun
     provider = ScriptedProvider([reply("I see.")])
     async with ground.runtime(provider) as runtime:
         await runtime.cancel("r", author="Ann")
@@ -101,7 +101,7 @@ async def test_the_model_reads_what_became_of_its_calls(ground: Ground) -> None:
 
 
 async def test_a_run_whose_owner_lives_is_left_alone(ground: Ground) -> None:
-    async with ground.mortal(model(), at=7) as (owner, medium):
+    async with ground.mortal(model(), at=5) as (owner, medium):
         await owner.submit(AGENT, "go", run_id="r", deps=[])
         await medium.dead.wait()
         ground.clock.advance(10)
@@ -123,7 +123,7 @@ async def test_an_end_that_was_begun_stays_the_end(ground: Ground) -> None:
 
 
 async def test_a_run_that_waits_to_be_settled_here_is_ended(ground: Ground) -> None:
-    await died(ground, at=7)
+    await died(ground, at=5)
     async with ground.runtime(model()) as runtime:
         with pytest.raises(al.UnsettledError):
             await runtime.resume("r", AGENT, deps=[])
@@ -137,7 +137,7 @@ async def test_a_run_that_waits_to_be_settled_here_is_ended(ground: Ground) -> N
 
 @pytest.mark.parametrize("first", ["cancel", "resume"])
 async def test_who_cancels_and_who_resumes_at_once_take_turns(ground: Ground, first: str) -> None:
-    await died(ground, at=5)
+    await died(ground, at=4)
     ran: list[Ran] = []
     async with ground.runtime(model()) as runtime:
         works = [
@@ -158,7 +158,7 @@ async def test_who_cancels_and_who_resumes_at_once_take_turns(ground: Ground, fi
 
 
 async def test_of_two_processes_that_cancel_one_ends_it(ground: Ground) -> None:
-    await died(ground, at=7)
+    await died(ground, at=5)
     async with ground.runtime(model()) as one, ground.runtime(model()) as two:
         outcomes = await asyncio.gather(
             one.cancel("r", author="one"), two.cancel("r", author="two"), return_exceptions=True
@@ -172,7 +172,7 @@ async def test_of_two_processes_that_cancel_one_ends_it(ground: Ground) -> None:
 @pytest.mark.parametrize(("at", "when"), [(1, "before"), (1, "after"), (2, "before"), (2, "after")])
 async def test_who_cancels_may_die_as_well(ground: Ground, at: int, when: When) -> None:
     """Its decision and the run's end are one write: that the call is lost, and then all of it or nothing."""
-    await died(ground, at=7)
+    await died(ground, at=5)
     before = await ground.facts()
     async with ground.mortal(model(), at=at, when=when) as (dying, medium):
         cancelling = asyncio.create_task(dying.cancel("r", author="Ann"))

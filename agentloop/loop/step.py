@@ -27,6 +27,7 @@ __all__ = [
     "Skip",
     "Wait",
     "ahead",
+    "calls_after",
     "cancelled_end",
     "phase_of",
     "step",
