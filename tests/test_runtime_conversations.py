@@ -283,7 +283,7 @@ async def test_the_work_of_a_turn_does_not_grow_with_the_turns_before_it(shape: 
     if shape == "turns":
         steps = [tuple(b - a for a, b in zip(one, two, strict=True)) for one, two in itertools.pairwise(marks)]
         assert len(set(steps)) == 1
-        assert steps[0] == (10, 8, 10)
+        assert steps[0] == (10, 7, 10)
 
 
 async def test_nothing_of_a_long_conversation_is_dropped_by_itself() -> None:
