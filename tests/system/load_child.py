@@ -102,14 +102,16 @@ def answering(
     return asked
 
 
-async def together(backend: Backend, runs: Sequence[str], folder: Path) -> dict[str, str]:
+async def together(backend: Backend, runs: Sequence[str], folder: Path, *, checkpoint: bool = False) -> dict[str, str]:
     """Run all at once; the text of each that was not another process's."""
     provider = ScriptedProvider([answering(folder)] * (len(runs) * TURNS))
     done: dict[str, str] = {}
 
     async def one(runtime: al.Runtime, run: str) -> None:
         try:
-            result = await runtime.run(writer, run, run_id=run, conversation=f"c-{run}", deps=folder)
+            result = await runtime.run(
+                writer, run, run_id=run, conversation=f"c-{run}", deps=folder, checkpoint=checkpoint
+            )
         except (al.NotOwnerError, al.StaleHeadError):
             return
         done[run] = result.require_text()

@@ -99,13 +99,16 @@ async def test_runs_at_once_in_one_process_share_their_commits(place: tuple[str,
     await again.close()
 
 
-async def test_one_run_makes_one_commit_for_each_thing_that_must_not_be_guessed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoint", [False, True])
+async def test_one_run_makes_one_commit_for_each_thing_that_must_not_be_guessed(
+    tmp_path: Path, checkpoint: bool
+) -> None:
     """Before a send and with its reply, before a tool and with its answer, at the beginning and at the end."""
     backend = backend_at(str(tmp_path / "store.db"), "")
-    assert await together(backend, ["alone"], tmp_path) == {"alone": text_of("alone")}
+    assert await together(backend, ["alone"], tmp_path, checkpoint=checkpoint) == {"alone": text_of("alone")}
     assert backend.batches == BATCHES
     assert backend.commits == BATCHES + 2  # its lease is taken and given up
-    tell("one run alone", 1, backend.batches, backend.commits)
+    tell(f"one run alone, {'with' if checkpoint else 'without'} recovery points", 1, backend.batches, backend.commits)
 
 
 async def test_processes_that_run_at_once_lose_and_double_nothing(place: tuple[str, str], tmp_path: Path) -> None:
