@@ -266,9 +266,12 @@ class Runs:
             now_ms=self._now_ms,
             reasoning=options.get("reasoning", False),
             resend=self._resend,
-            sleep=lambda seconds: live.rest(self._sleep(seconds)),
+            sleep=self._sleep if self._resend is None else self._resting(live),
             random=self._random,
         )
+
+    def _resting(self, live: LiveRun) -> Callable[[float], Awaitable[None]]:
+        return lambda seconds: live.rest(self._sleep(seconds))
 
     async def _drive(self, scope: Scope, live: LiveRun) -> RunResult:
         """The run's task. Its error is kept for those who ask, so it is never only logged."""
