@@ -389,6 +389,7 @@ class OutcomeError(AgentLoopError):
     """
 
     code = "outcome"
+    may_have_been_processed = True
 
     def __init__(self, outcome: str, reason: str | None, ref: str) -> None:
         super().__init__(outcome, reason, ref)
@@ -406,6 +407,7 @@ class RunCancelled(AgentLoopError):
     """
 
     code = "cancelled"
+    may_have_been_processed = True
 
     def __init__(self, ref: str) -> None:
         super().__init__(ref)
@@ -423,6 +425,7 @@ class RunPaused(AgentLoopError):
     """
 
     code = "paused"
+    may_have_been_processed = True
 
     def __init__(self, ref: str) -> None:
         super().__init__(ref)
