@@ -477,7 +477,11 @@ class UnsettledError(AgentLoopError):
 
     def __str__(self) -> str:
         what = [*(f"send {a!r}" for a in self.sends), *(f"call {c}" for c in self.calls)]
-        return f"run {self.ref!r} waits to be settled: {', '.join(what)}"
+        how = [*(["settle_send"] if self.sends else ()), *(["settle_call"] if self.calls else ())]
+        return (
+            f"run {self.ref!r} waits to be settled: {', '.join(what)}; decide with {' and '.join(how)}, "
+            "or end it with cancel(author=...)"
+        )
 
 
 class ToolFailed(AgentLoopError):

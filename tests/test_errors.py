@@ -129,7 +129,10 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
     (RunPaused("r1"), "run 'r1' is unfinished: the runtime closed; resume it", "paused", True),
     (
         UnsettledError("r1", ("t1",), ("0.2",)),
-        "run 'r1' waits to be settled: send 't1', call 0.2",
+        (
+            "run 'r1' waits to be settled: send 't1', call 0.2; "
+            "decide with settle_send and settle_call, or end it with cancel(author=...)"
+        ),
         "unsettled",
         True,
     ),
@@ -226,6 +229,12 @@ def test_standard_handlers_catch_the_errors_they_expect() -> None:
     assert issubclass(LostError, LookupError)
     assert not issubclass(SendTimeout, TimeoutError)
     assert not any(issubclass(kind, OSError) for kind in classes())
+
+
+def test_what_waits_to_be_settled_names_only_the_way_that_fits() -> None:
+    told = str(UnsettledError("r1", (), ("0.2", "0.3")))
+    assert told.partition("; ")[2] == "decide with settle_call, or end it with cancel(author=...)"
+    assert "decide with settle_send, or" in str(UnsettledError("r1", ("t1",), ()))
 
 
 def test_whether_a_send_may_have_been_processed_can_be_known_better_than_by_its_class() -> None:
