@@ -293,7 +293,7 @@ def check_name(field: str, value: Any) -> None:
     if type(value) is not str:
         raise InputError(f"{field}: expected a string of 1 to 128 characters, got {type(value).__name__}")
     if not 1 <= len(value) <= 128:
-        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)}")
+        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)} characters")
     if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
         raise InputError(f"{field}: expected text that UTF-8 can encode, got a lone surrogate")
 
