@@ -396,7 +396,8 @@ class OutcomeError(AgentLoopError):
         self.outcome, self.reason, self.ref = outcome, reason, ref
 
     def __str__(self) -> str:
-        return f"run {self.ref!r}: expected outcome completed, got {self.outcome} ({self.reason})"
+        why = "" if self.reason is None else f" ({self.reason})"
+        return f"run {self.ref!r}: expected outcome completed, got {self.outcome}{why}"
 
 
 class RunCancelled(AgentLoopError):

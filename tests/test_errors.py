@@ -231,6 +231,10 @@ def test_standard_handlers_catch_the_errors_they_expect() -> None:
     assert not any(issubclass(kind, OSError) for kind in classes())
 
 
+def test_an_outcome_without_a_reason_names_none() -> None:
+    assert str(OutcomeError("running", None, "r1")) == "run 'r1': expected outcome completed, got running"
+
+
 def test_what_waits_to_be_settled_names_only_the_way_that_fits() -> None:
     told = str(UnsettledError("r1", (), ("0.2", "0.3")))
     assert told.partition("; ")[2] == "decide with settle_call, or end it with cancel(author=...)"
