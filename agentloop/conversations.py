@@ -43,6 +43,7 @@ class Conversations:
             LostError: there is no such conversation.
             RestoreError: the store holds facts of it that cannot be.
         """
+        check_name("conversation", conversation)
         state = await self._store.read_conversation(conversation)
         known = state.conversation(conversation)
         ref = None if known is None else known.head
@@ -70,6 +71,7 @@ class Conversations:
             ConflictError: the exchange has another digest.
             RestoreError: the store holds facts of it that cannot be.
         """
+        check_name("conversation", conversation)
         _check_exchange("at", at, optional=True)
         state = await self._store.read_conversation(conversation)
         known = state.conversation(conversation)
@@ -99,6 +101,7 @@ class Conversations:
             NotOwnerError: another process branches, redacts or forgets one of the two just now.
             PersistenceError: the store failed.
         """
+        check_name("conversation", conversation)
         _check_exchange("at", at)
         check_name("name", name)
         await self.history(conversation, at)
@@ -138,6 +141,7 @@ class Conversations:
         if (conversation is None) == (ref is None):
             raise InputError("Runtime.forget: expected either conversation= or ref=")
         if conversation is not None:
+            check_name("conversation", conversation)
             runs = list((await self._store.conversation(conversation)).runs)
         else:
             check_ref(ref)
