@@ -105,15 +105,19 @@ WAIT_SECONDS: Final = 30.0
 MODEL_END_SECONDS: Final = 0.250
 
 
-def check_count(name: str, value: object, low: int, high: int = SAFE_INTEGER) -> None:
+def check_count(name: str, value: object, low: int, high: int = SAFE_INTEGER, *, raised_by: str | None = None) -> None:
     """Refuse anything but an ``int`` (not ``bool``) from ``low`` to ``high``.
+
+    Args:
+        raised_by: what makes ``high`` larger, where something does; the error names it.
 
     Raises:
         InputError: says the name, the range and what came.
     """
     if type(value) is not int or not low <= value <= high:
         got = value if isinstance(value, (int, float)) else type(value).__name__
-        raise InputError(f"{name}: expected an integer from {low} to {high}, got {got}")
+        more = "" if raised_by is None else f" (more with {raised_by})"
+        raise InputError(f"{name}: expected an integer from {low} to {high}{more}, got {got}")
 
 
 def check_seconds(name: str, value: object, *, low: float = 0.0) -> None:
@@ -190,7 +194,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         check_count("LoopLimits.ceiling", self.ceiling, 1)
-        check_count("LoopLimits.max_model_calls", self.max_model_calls, 1, self.ceiling)
+        check_count("LoopLimits.max_model_calls", self.max_model_calls, 1, self.ceiling, raised_by="ceiling=")
         if self.max_tool_calls is not None:
             check_count("LoopLimits.max_tool_calls", self.max_tool_calls, 0)
         if self.max_tokens is not None:

@@ -137,7 +137,7 @@ class Runs:
                 live = self._join(ref, kept=kept)
                 if live is not None:
                     return live
-                await self._store.take_over(ref, at_ms=self._now_ms())
+                await self._own(ref)
             anonymous = run_id is None and conversation is None
             wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
             return self._launch(agent, ref, options, anonymous=anonymous, kept=kept, wait=wait)
@@ -151,11 +151,7 @@ class Runs:
                 check_input(messages, await self._store.turn(ref))
             live = self._join(ref, kept=True)
             if live is None:
-                pending = self.sends.of(ref)  # of a driver that has left: the run is owned here still
-                if pending is None:
-                    turn = await self._store.take_over(ref, at_ms=self._now_ms())
-                else:
-                    turn = self._store.book.turn(ref)
+                turn = await self._own(ref)
                 try:
                     if turn.closed is None:
                         check_agent(agent, turn)
@@ -216,6 +212,12 @@ class Runs:
         live.holds += 1
         live.kept = live.kept or (kept and self._store.durable)
         return live
+
+    async def _own(self, ref: str) -> Turn:
+        """Take over a run that goes on nowhere; one whose driver has left a send that goes on is owned here still."""
+        if self.sends.of(ref) is None:
+            return await self._store.take_over(ref, at_ms=self._now_ms())
+        return self._store.book.turn(ref)
 
     def _launch(
         self, agent: Agent, ref: str, options: RunOptions, *, anonymous: bool, kept: bool, wait: float | None

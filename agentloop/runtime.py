@@ -29,7 +29,7 @@ from .results import RunResult, result_of
 from .runs import Runs
 from .sinks import Follower, Observer, require_observer, wall_ms
 from .unfinished import UnfinishedRuns
-from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_name, check_options, sequence_of
+from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_name, check_options, check_ref, sequence_of
 
 __all__ = ["Runtime"]
 
@@ -211,6 +211,7 @@ class Runtime(Conversations, UnfinishedRuns):
             LostError: no such run is kept. InputError: ``after`` is not an id of this run's events.
             Otherwise as `result`, after the last event.
         """
+        check_ref(ref)
         live = self._runs.live.get(ref)
         if live is None:
             raise LostError("run", ref)
@@ -226,6 +227,7 @@ class Runtime(Conversations, UnfinishedRuns):
             ended, or ended with an error. RunPaused, UnsettledError, NotOwnerError: it left off
             here without its end. Otherwise as `run`.
         """
+        check_ref(ref)
         live = self._runs.live.get(ref)
         if live is not None:
             if live.goes_on or live.closed or self._life.state != "open" or self._store.fault is not None:
@@ -241,6 +243,7 @@ class Runtime(Conversations, UnfinishedRuns):
             LostError: no such run. RestoreError: the store holds facts that cannot be.
         """
         self._life.require_open()
+        check_ref(ref)
         return checkpoint_of(await self._store.turn(ref))
 
     async def cancel(self, ref: str, *, author: str | None = None) -> None:
@@ -259,6 +262,7 @@ class Runtime(Conversations, UnfinishedRuns):
             UnsettledError: there is such an effect and no author; nothing was written.
             RestoreError: the store holds facts of it that cannot be. PersistenceError: it failed.
         """
+        check_ref(ref)
         if author is not None:
             check_name("author", author)
         ended = False

@@ -26,6 +26,7 @@ __all__ = [
     "admitted",
     "check_name",
     "check_options",
+    "check_ref",
     "input_digest",
     "retrieve",
     "sequence_of",
@@ -293,9 +294,15 @@ def check_name(field: str, value: Any) -> None:
     if type(value) is not str:
         raise InputError(f"{field}: expected a string of 1 to 128 characters, got {type(value).__name__}")
     if not 1 <= len(value) <= 128:
-        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)}")
+        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)} characters")
     if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
         raise InputError(f"{field}: expected text that UTF-8 can encode, got a lone surrogate")
+
+
+def check_ref(ref: Any) -> None:
+    """Refuse a row, an error or a result in the place of the id that it has."""
+    if type(ref) is not str:
+        raise InputError(f"ref: expected the id of a run, a str, got {type(ref).__name__}")
 
 
 def sequence_of(ref: str, after: str | None) -> int:

@@ -95,10 +95,10 @@ def test_a_limit_outside_its_range_is_refused_by_name(field: str, good: list[Any
 
 def test_more_than_32_model_calls_must_be_said_explicitly() -> None:
     """(R95)"""
-    with pytest.raises(InputError, match="from 1 to 32, got 100"):
+    with pytest.raises(InputError, match=r"from 1 to 32 \(more with ceiling=\), got 100"):
         LoopLimits(max_model_calls=100)
     assert LoopLimits(max_model_calls=100, ceiling=100).max_model_calls == 100
-    with pytest.raises(InputError, match="from 1 to 4, got 8"):
+    with pytest.raises(InputError, match=r"from 1 to 4 \(more with ceiling=\), got 8"):
         LoopLimits(ceiling=4)
 
 

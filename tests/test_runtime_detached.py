@@ -179,6 +179,22 @@ async def test_a_run_waits_again_for_the_same_send(ground: Ground) -> None:
     assert slow.requests == 1
 
 
+async def test_a_run_that_is_started_again_waits_for_the_same_send(ground: Ground) -> None:
+    """(R141)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending) as first:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        with pytest.raises(al.ModelPending) as again:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        assert again.value.attempt_id == first.value.attempt_id
+        with pytest.raises(al.ConflictError, match="another"):
+            await runtime.run(AGENT, "something else", run_id="r", checkpoint=True, wait=WAIT)
+        slow.go.set()
+        assert (await runtime.run(AGENT, "go", run_id="r", checkpoint=True)).text == "one two"
+    assert slow.requests == 1
+
+
 async def test_the_rest_of_the_run_goes_on_from_the_stored_reply(ground: Ground) -> None:
     """(R133, R134)"""
     asked, go = asyncio.Event(), asyncio.Event()

@@ -378,7 +378,7 @@ def test_wrong_usage_and_a_page_that_cannot_be_written(
     assert caught.value.code == 2
     capsys.readouterr()
     page = tmp_path / "no" / "page.html"
-    assert fault(capsys, str(path), "--html", str(page)) == (1, f"--html: No such file or directory: {page}")
+    assert fault(capsys, str(path), "--html", str(page)) == (2, f"--html: No such file or directory: {page}")
 
 
 def test_a_password_is_never_repeated(capsys: pytest.CaptureFixture[str]) -> None:
