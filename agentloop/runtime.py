@@ -661,7 +661,8 @@ class Runtime(Conversations):
                 live = self._join(ref, kept=kept)
                 if live is not None:
                     return live
-                await self._store.take_over(ref, at_ms=self._now_ms())
+                if self._sends.of(ref) is None:  # else its driver has left a send: the run is owned here still
+                    await self._store.take_over(ref, at_ms=self._now_ms())
             anonymous = run_id is None and conversation is None
             wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
             return self._launch(agent, ref, options, anonymous=anonymous, kept=kept, wait=wait)

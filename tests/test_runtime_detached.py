@@ -179,6 +179,19 @@ async def test_a_run_waits_again_for_the_same_send(ground: Ground) -> None:
     assert slow.requests == 1
 
 
+async def test_starting_it_again_with_its_id_waits_for_the_same_send(ground: Ground) -> None:
+    """(R9, R96, R141)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        for _ in range(2):
+            with pytest.raises(al.ModelPending):
+                await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        assert await runtime.submit(AGENT, "go", run_id="r", checkpoint=True) == "r"
+        slow.go.set()
+        assert (await runtime.result("r")).text == "one two"
+    assert slow.requests == 1
+
+
 async def test_the_rest_of_the_run_goes_on_from_the_stored_reply(ground: Ground) -> None:
     """(R133, R134)"""
     asked, go = asyncio.Event(), asyncio.Event()
