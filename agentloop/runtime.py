@@ -750,7 +750,10 @@ class Runtime(Conversations):
                 await self._retire(live)
 
     async def _send_ended(self, ref: str) -> None:
-        """Give up a run that its driver has left before its send ended."""
+        """Give up a run that its driver has left before its send ended; whoever cuts the send off comes too late."""
+        await settle(self._give_up_left(ref), last=True)
+
+    async def _give_up_left(self, ref: str) -> None:
         async with self._gate(ref):
             live = self._runs.get(ref)
             if live is None or not live.driving:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from aiohttp import web
 
 import agentloop as al
 import agentloop.runtime as runtime_module
-from agentloop.exchange import OriginOpened, ReplyTaken, SendEnded, SendStarted
+from agentloop.exchange import Fact, OriginOpened, ReplyTaken, SendEnded, SendStarted
+from agentloop.persistence import Lease
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
-from tests.mortal import Ground
+from tests.mortal import Ground, SharedMemory
 from tests.runs import check_order, follow_all
 
 WAIT = 0.02
@@ -600,3 +601,71 @@ async def test_a_run_that_left_a_send_is_cancelled_by_name_with_it(ground: Groun
         assert await runtime.unfinished() == []
         slow.go.set()
         assert (await runtime.run(AGENT, "next", conversation="c")).text == "one two"
+
+
+# -- the reply is being written
+
+
+class AtReply(SharedMemory):
+    """A medium that holds up the write of a reply, once it holds it, until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.go = asyncio.Event(), asyncio.Event()
+
+    async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
+        await super().append(facts, token=token, after=after)
+        if any(isinstance(fact, ReplyTaken) for fact in facts):
+            self.written.set()
+            await self.go.wait()
+
+    async def release(self, lease: Lease) -> None:
+        await asyncio.sleep(0)  # a cancel can meet it
+        await super().release(lease)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+async def test_a_reply_that_is_stored_as_the_run_is_cancelled_stands(joined: bool) -> None:
+    """(R141, R265)"""
+    medium, sink = AtReply(), RecordingSink()
+    async with al.Runtime(ScriptedProvider([reply("hello", calls=[call("note", text="x")])]), store=medium) as runtime:
+        if joined:
+            with pytest.raises(al.ModelPending):
+                await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+            task = asyncio.create_task(runtime.resume("r", AGENT, sink=sink))
+        else:
+            task = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True, sink=sink))
+        await medium.written.wait()
+        await asyncio.sleep(0)
+        cancelling = asyncio.create_task(runtime.cancel("r"))
+        await asyncio.sleep(0)
+        medium.go.set()
+        await cancelling
+        with pytest.raises(al.RunCancelled):
+            await task
+        (end,) = sink.of(al.ModelEnd)
+        assert (end.status, end.retracted, end.code) == ("success", False, None)
+        assert end.usage == (await runtime.read("r")).reply.usage
+        check_order(await follow_all(runtime, "r"))
+
+
+async def test_closing_as_the_reply_of_a_send_that_was_left_is_written_leaves_no_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """(R141, R143)"""
+    medium = AtReply()
+    async with al.Runtime(ScriptedProvider([reply("hello")]), store=medium, settle_seconds=WAIT) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        pending = runtime._sends.of("r")
+        assert pending is not None
+        cut_off = pending.cut_off
+
+        def cut_off_and_go_on() -> None:
+            cut_off()
+            medium.go.set()
+
+        monkeypatch.setattr(pending, "cut_off", cut_off_and_go_on)
+        await runtime.aclose()
+    (row,) = await medium.runs(unfinished=True)
+    assert row.lease is None
