@@ -505,7 +505,7 @@ class Runtime(Conversations):
             if live is not None and live.goes_on:
                 rule = "expected a run that goes on nowhere, got one of this runtime"
                 raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
-            turn = await self._store.take_over(ref, at_ms=self._now_ms())
+            turn = await self._take_over(ref)
             if turn.closed is not None:
                 outcome = turn.closed.outcome
                 raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
@@ -515,15 +515,19 @@ class Runtime(Conversations):
             finally:
                 await self._let_go(ref)
 
+    async def _take_over(self, ref: str, check: Callable[[Turn], None] | None = None) -> Turn:
+        """Own a run that goes on nowhere; the caller has its gate, as one may need who gives it up just now."""
+        if self._sends.of(ref) is None:
+            await self._let_go(ref)
+        return await self._store.take_over(ref, at_ms=self._now_ms(), check=check)
+
     async def _end_left(self, ref: str, author: str | None) -> bool:
         """End a run that goes on nowhere; False where it was taken up here meanwhile."""
         async with self._gate(ref):
             live = self._runs.get(ref)
-            if live is not None and live.goes_on:
+            if (live is not None and live.goes_on) or self._sends.of(ref) is not None:
                 return False
-            turn = await self._store.take_over(
-                ref, at_ms=self._now_ms(), check=require_settled if author is None else None
-            )
+            turn = await self._take_over(ref, require_settled if author is None else None)
             try:
                 if turn.closed is None:
                     end = cancelled_end(turn)
@@ -546,7 +550,7 @@ class Runtime(Conversations):
             if live is None:
                 pending = self._sends.of(ref)  # of a driver that has left: the run is owned here still
                 if pending is None:
-                    turn = await self._store.take_over(ref, at_ms=self._now_ms())
+                    turn = await self._take_over(ref)
                 else:
                     turn = self._store.book.turn(ref)
                 try:
@@ -662,7 +666,7 @@ class Runtime(Conversations):
                 if live is not None:
                     return live
                 if self._sends.of(ref) is None:  # else its driver has left a send: the run is owned here still
-                    await self._store.take_over(ref, at_ms=self._now_ms())
+                    await self._take_over(ref)
             anonymous = run_id is None and conversation is None
             wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
             return self._launch(agent, ref, options, anonymous=anonymous, kept=kept, wait=wait)

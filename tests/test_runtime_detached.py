@@ -14,7 +14,7 @@ from aiohttp import web
 import agentloop as al
 import agentloop.runtime as runtime_module
 from agentloop.exchange import Fact, OriginOpened, ReplyTaken, SendEnded, SendStarted
-from agentloop.persistence import Lease
+from agentloop.persistence import Lease, RunRow
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
 from tests.mortal import Ground, SharedMemory
 from tests.runs import check_order, follow_all
@@ -669,3 +669,49 @@ async def test_closing_as_the_reply_of_a_send_that_was_left_is_written_leaves_no
         await runtime.aclose()
     (row,) = await medium.runs(unfinished=True)
     assert row.lease is None
+
+
+class SlowToLook(SharedMemory):
+    """A medium whose reading of a run's row waits, once it is told to hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked, self.go = asyncio.Event(), asyncio.Event()
+        self.go.set()
+
+    async def run(self, run_id: str) -> RunRow | None:
+        self.looked.set()
+        await self.go.wait()
+        return await super().run(run_id)
+
+
+@pytest.mark.parametrize("how", ["resume", "run"])
+async def test_a_run_is_taken_up_as_its_send_ends_and_is_about_to_give_it_up(how: str) -> None:
+    """(R9, R141)"""
+    slow, medium = Slow(), SlowToLook()
+    async with slow.provider() as provider, al.Runtime(provider, store=medium) as runtime:
+        with pytest.raises(al.ModelPending) as caught:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        medium.go.clear()
+        medium.looked.clear()
+        early = asyncio.create_task(runtime.settle_send("r", caught.value.attempt_id, author="x"))
+        await medium.looked.wait()  # it has the gate of the run, others come after it
+        again = runtime.run(AGENT, "go", run_id="r", checkpoint=True) if how == "run" else runtime.resume("r", AGENT)
+        next_one = asyncio.create_task(again)
+        await asyncio.sleep(0)
+        ended, send_ended = asyncio.Event(), runtime._sends._ended
+
+        async def give_up(ref: str) -> None:
+            ended.set()
+            await send_ended(ref)
+
+        runtime._sends._ended = give_up
+        slow.go.set()
+        await ended.wait()
+        medium.go.set()
+        with pytest.raises(al.NotOwnerError):
+            await early
+        assert (await next_one).text == "one two"
+    (row,) = await medium.runs()
+    assert (row.outcome, row.lease) == ("completed", None)
+    assert slow.requests == 1
