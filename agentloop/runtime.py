@@ -364,7 +364,7 @@ class Runtime(Conversations):
             live = self._runs.get(ref)
             if live is not None and live.goes_on:
                 await live.cancel()
-            if live is not None and (live.closed or self._state != "open" or self._store.fault is not None):
+            if live is not None and (live.closed or self._store.fault is not None):
                 return
             self._check_open()
             pending = self._sends.of(ref)

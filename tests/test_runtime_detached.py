@@ -13,9 +13,10 @@ from aiohttp import web
 
 import agentloop as al
 import agentloop.runtime as runtime_module
-from agentloop.exchange import Fact, OriginOpened, ReplyTaken, SendEnded, SendStarted
+from agentloop.exchange import Fact, OriginOpened, ReplyTaken, RunClosed, SendEnded, SendStarted
 from agentloop.persistence import Lease, RunRow
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
+from agentloop.windows import LiveRun
 from tests.mortal import Ground, SharedMemory
 from tests.runs import check_order, follow_all
 
@@ -715,3 +716,34 @@ async def test_a_run_is_taken_up_as_its_send_ends_and_is_about_to_give_it_up(how
     (row,) = await medium.runs()
     assert (row.outcome, row.lease) == ("completed", None)
     assert slow.requests == 1
+
+
+async def test_a_cancel_that_meets_the_closing_does_not_claim_an_end(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(R143)"""
+    began, pausing = asyncio.Event(), asyncio.Event()
+    request_pause = LiveRun.request_pause
+
+    @al.tool(recovery="settle")
+    async def pay() -> str:
+        """Pay, slowly."""
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError("expected to be cut off")
+
+    def pause(live: LiveRun) -> None:
+        request_pause(live)
+        pausing.set()
+
+    monkeypatch.setattr(LiveRun, "request_pause", pause)
+    agent = al.Agent(name="till", tools=[pay])
+    async with ground.runtime(ScriptedProvider([reply(calls=[call("pay")])])) as runtime:
+        await runtime.submit(agent, "go", run_id="r")
+        await began.wait()
+        closing = asyncio.create_task(runtime.aclose())
+        await pausing.wait()
+        with pytest.raises(al.InputError, match="expected an open runtime"):
+            await runtime.cancel("r", author="x")
+        await closing
+    assert not any(isinstance(fact, RunClosed) for fact in await ground.facts())
