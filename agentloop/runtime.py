@@ -431,7 +431,7 @@ class Runtime(Conversations):
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
         messages = None if input is None else admitted(agent, input)
-        live = await self._whole(self._take_up(agent, ref, options, messages))
+        live = await self._attend(lambda: self._take_up(agent, ref, options, messages))
         return await self._bound(live)
 
     async def settle_call(
@@ -617,7 +617,17 @@ class Runtime(Conversations):
         if known is not None:
             known.require_outside()
         messages = admitted(agent, input)
-        return await self._whole(self._open(agent, messages, options, kept))
+        return await self._attend(lambda: self._open(agent, messages, options, kept))
+
+    async def _attend(self, join: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
+        """Join or launch a run; where its last caller is about to leave it, go on after that."""
+        while True:
+            live = await self._whole(join())
+            if not live.left or live.closed or live.task is None:
+                return live
+            live.require_outside()
+            await asyncio.wait({live.task})
+            self._check_open()
 
     def _check_checkpoint(self, agent: Agent, options: RunOptions, *, kept: bool) -> None:
         """Refuse recovery points without what they stand on (R129, R130)."""

@@ -267,6 +267,38 @@ async def test_leaving_the_block_leaves_the_send(ground: Ground) -> None:
     assert slow.requests == 1
 
 
+@pytest.mark.parametrize("how", ["resume", "submit"])
+async def test_who_comes_as_the_last_caller_leaves_waits_for_the_send_anew(ground: Ground, how: str) -> None:
+    """(R141)"""
+    leaving, leave = asyncio.Event(), asyncio.Event()
+
+    class Holding:
+        async def emit(self, event: al.Event) -> None:
+            if isinstance(event, al.ModelEnd):
+                leaving.set()
+                await leave.wait()
+
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        first = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True, sink=Holding()))
+        await slow.asked.wait()
+        first.cancel()
+        await leaving.wait()
+        again: asyncio.Task[Any]
+        if how == "resume":
+            again = asyncio.create_task(runtime.resume("r", AGENT))
+        else:
+            again = asyncio.create_task(runtime.submit(AGENT, "go", run_id="r", checkpoint=True))
+        await asyncio.sleep(0)
+        leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        slow.go.set()
+        await again
+        assert (await runtime.result("r")).text == "one two"
+    assert slow.requests == 1
+
+
 async def test_without_checkpoints_the_send_ends_with_its_caller(ground: Ground) -> None:
     """(R15)"""
     slow = Slow()
