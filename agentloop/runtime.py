@@ -460,6 +460,8 @@ class Runtime(Conversations):
         """
         self._check_open()
         check_name("author", author)
+        check_count("exchange", exchange, 0)
+        check_count("position", position, 0)
         check_count("feedback_bytes", feedback_bytes, 256)
         if result is not None:
             require_tool_result(result)
