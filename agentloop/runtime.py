@@ -354,6 +354,7 @@ class Runtime(Conversations):
 
         Raises:
             LostError: no such run is kept. NotOwnerError: it goes on elsewhere.
+            InputError: the runtime is closing, and leaves the run unfinished.
             UnsettledError: there is such an effect and no author; nothing was written.
             RestoreError: the store holds facts of it that cannot be. PersistenceError: it failed.
         """
