@@ -103,6 +103,16 @@ class Runs:
         """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
         return settle(work) if self._store.waits else work
 
+    async def attend(self, join: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
+        """Join or launch a run; where its last caller is about to leave it, go on after that."""
+        while True:
+            live = await self.whole(join())
+            if not live.left or live.closed or live.task is None:
+                return live
+            live.require_outside()
+            await asyncio.wait({live.task})
+            self._life.require_open()
+
     async def open(
         self,
         agent: Agent,
@@ -172,7 +182,7 @@ class Runs:
             if live is not None and live.goes_on:
                 rule = "expected a run that goes on nowhere, got one of this runtime"
                 raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
-            turn = await self._store.take_over(ref, at_ms=self._now_ms())
+            turn = await self._take_over(ref)
             if turn.closed is not None:
                 outcome = turn.closed.outcome
                 raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
@@ -186,11 +196,9 @@ class Runs:
         """End a run that goes on nowhere; False where it was taken up here meanwhile."""
         async with self._gate(ref):
             live = self.live.get(ref)
-            if live is not None and live.goes_on:
+            if (live is not None and live.goes_on) or self.sends.of(ref) is not None:
                 return False
-            turn = await self._store.take_over(
-                ref, at_ms=self._now_ms(), check=require_settled if author is None else None
-            )
+            turn = await self._take_over(ref, require_settled if author is None else None)
             try:
                 if turn.closed is None:
                     end = cancelled_end(turn)
@@ -215,9 +223,13 @@ class Runs:
 
     async def _own(self, ref: str) -> Turn:
         """Take over a run that goes on nowhere; one whose driver has left a send that goes on is owned here still."""
+        return await self._take_over(ref) if self.sends.of(ref) is None else self._store.book.turn(ref)
+
+    async def _take_over(self, ref: str, check: Callable[[Turn], None] | None = None) -> Turn:
+        """Own a run that goes on nowhere; the caller has its gate, as one may need who gives it up just now."""
         if self.sends.of(ref) is None:
-            return await self._store.take_over(ref, at_ms=self._now_ms())
-        return self._store.book.turn(ref)
+            await self._let_go(ref)
+        return await self._store.take_over(ref, at_ms=self._now_ms(), check=check)
 
     def _launch(
         self, agent: Agent, ref: str, options: RunOptions, *, anonymous: bool, kept: bool, wait: float | None
@@ -296,7 +308,10 @@ class Runs:
                 await self._retire(live)
 
     async def _send_ended(self, ref: str) -> None:
-        """Give up a run that its driver has left before its send ended."""
+        """Give up a run that its driver has left before its send ended; whoever cuts the send off comes too late."""
+        await settle(self._give_up_left(ref), last=True)
+
+    async def _give_up_left(self, ref: str) -> None:
         async with self._gate(ref):
             live = self.live.get(ref)
             if live is None or not live.driving:

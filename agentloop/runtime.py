@@ -259,6 +259,7 @@ class Runtime(Conversations, UnfinishedRuns):
 
         Raises:
             LostError: no such run is kept. NotOwnerError: it goes on elsewhere.
+            InputError: the runtime is closing, and leaves the run unfinished.
             UnsettledError: there is such an effect and no author; nothing was written.
             RestoreError: the store holds facts of it that cannot be. PersistenceError: it failed.
         """
@@ -270,7 +271,7 @@ class Runtime(Conversations, UnfinishedRuns):
             live = self._runs.live.get(ref)
             if live is not None and live.goes_on:
                 await live.cancel()
-            if live is not None and (live.closed or self._life.state != "open" or self._store.fault is not None):
+            if live is not None and (live.closed or self._store.fault is not None):
                 return
             self._life.require_open()
             pending = self._runs.sends.of(ref)
@@ -292,7 +293,7 @@ class Runtime(Conversations, UnfinishedRuns):
         if known is not None:
             known.require_outside()
         messages = admitted(agent, input)
-        return await self._runs.whole(self._runs.open(agent, messages, options, kept=kept))
+        return await self._runs.attend(lambda: self._runs.open(agent, messages, options, kept=kept))
 
     def _check_checkpoint(self, agent: Agent, options: RunOptions, *, kept: bool) -> None:
         """Refuse recovery points without what they stand on (R129, R130)."""

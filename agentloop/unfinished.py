@@ -91,7 +91,7 @@ class UnfinishedRuns:
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
         messages = None if input is None else admitted(agent, input)
-        live = await self._runs.whole(self._runs.take_up(agent, ref, options, messages))
+        live = await self._runs.attend(lambda: self._runs.take_up(agent, ref, options, messages))
         return await live.wait_bound()
 
     async def settle_call(

@@ -89,6 +89,7 @@ class PendingSend:
             waits to be settled.
         stopped: set where it is cut off, also before its first step, when a task would not run at all.
         cause: the run's own error that cut it off, if one did.
+        reply: what it brought, once that is stored; it stands, whoever cuts the send off after that.
     """
 
     def __init__(self, run_id: str, attempt_id: str) -> None:
@@ -96,6 +97,7 @@ class PendingSend:
         self.relay = Relay()
         self.left_open = self.started = self.stopped = False
         self.cause: BaseException | None = None
+        self.reply: ModelReply | None = None
         self.task: asyncio.Task[ModelReply]
 
     def cut_off(self) -> None:

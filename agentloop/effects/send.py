@@ -240,7 +240,8 @@ class _Attempt:
         try:
             if pending.stopped:
                 raise asyncio.CancelledError
-            return await self.carry(request, pending.relay.put)
+            pending.reply = await self.carry(request, pending.relay.put)
+            return pending.reply
         except BaseException as error:
             await self._store_failure(pending.cause or error)
             raise
@@ -259,14 +260,24 @@ class _Attempt:
         self.ended = True
 
     async def fail(self, error: BaseException) -> None:
-        """Store that the attempt ended without a reply, and retract what was shown of it."""
+        """Store that the attempt ended without a reply, and retract what was shown of it.
+
+        The reply of a detached send may be stored already when the run is cancelled, or its sink
+        fails; it stands then, and is told as a success.
+        """
+        reply: ModelReply | None = None
         try:
             if self._pending is not None:  # it stores its own end
                 await settle(self._pending.stop(error))
+                reply = self._pending.reply
             elif not self.ended:
                 await self._store_failure(error)
         finally:
-            await self.tell_failed(error)
+            if reply is None:
+                await self.tell_failed(error)
+            else:
+                self.usage = reply.usage
+                await self.tell_end("success")
 
     async def _store_failure(self, error: BaseException) -> None:
         """Store how the attempt ended.
