@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from .agent import Agent
 from .basis import check_agent, check_input
 from .eager import Eager
-from .effects import Ledger, ResendPolicy, Scope, Sends, ToolThreads, settle
+from .effects import Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
 from .errors import AgentLoopError, ConflictError, InputError, NotOwnerError, RunCancelled
 from .exchange import Book, Fact, ReceiptMint, Turn
 from .life import Life
@@ -143,13 +143,13 @@ class Runs:
                 conversation=conversation,
                 fresh=run_id is None,
             )
+            wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
             if not new:
-                live = self._join(ref, kept=kept)
+                live = self._join(ref, kept=kept, wait=wait)
                 if live is not None:
                     return live
                 await self._own(ref)
             anonymous = run_id is None and conversation is None
-            wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
             return self._launch(agent, ref, options, anonymous=anonymous, kept=kept, wait=wait)
 
     async def take_up(
@@ -159,7 +159,8 @@ class Runs:
         async with self._gate(ref):
             if messages is not None:
                 check_input(messages, await self._store.turn(ref))
-            live = self._join(ref, kept=True)
+            wait = options.get("wait", WAIT_SECONDS)
+            live = self._join(ref, kept=True, wait=wait)
             if live is None:
                 turn = await self._own(ref)
                 try:
@@ -167,7 +168,6 @@ class Runs:
                         check_agent(agent, turn)
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
-                    wait = options.get("wait", WAIT_SECONDS)
                     live = self._launch(agent, ref, options, anonymous=False, kept=True, wait=wait)
                 except BaseException:
                     if self.sends.of(ref) is None:
@@ -212,13 +212,15 @@ class Runs:
 
     # -- one run
 
-    def _join(self, ref: str, *, kept: bool) -> LiveRun | None:
+    def _join(self, ref: str, *, kept: bool, wait: float | None) -> LiveRun | None:
         """The run, when it goes on here or ended here; one that left off without its end is taken up anew."""
         live = self.live.get(ref)
         if live is None or not (live.goes_on or live.closed):
             return None
         live.holds += 1
         live.kept = live.kept or (kept and self._store.durable)
+        if live.patience is not None:
+            live.patience.extend(wait)
         return live
 
     async def _own(self, ref: str) -> Turn:
@@ -239,10 +241,11 @@ class Runs:
         live = LiveRun(ref, Feed(), anonymous=anonymous)
         checkpoint = turn.opened.checkpoint
         live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
-        live.sends = self.sends if checkpoint else None
+        if checkpoint:
+            live.sends, live.patience = self.sends, Patience(wait)
         if self._life.state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
-        scope = self._scope(agent, live, options, turn, wait)
+        scope = self._scope(agent, live, options, turn)
         self.live[ref] = live
         driver = Eager(self._drive(scope, live))
         live.task = driver.task(f"agentloop run {ref}")
@@ -250,7 +253,7 @@ class Runs:
         driver.begin()  # at once: its request need not wait for others that are opened meanwhile
         return live
 
-    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn, wait: float | None) -> Scope:
+    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn) -> Scope:
         limits = agent.limits
         sink = options.get("sink")
         ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
@@ -269,7 +272,7 @@ class Runs:
             ledger=ledger,
             paused=live.paused,
             sends=self.sends if live.kept else None,
-            wait=wait if turn.opened.checkpoint else None,
+            patience=live.patience,
             left=live.has_left if live.sends is not None else bool,
             limits=limits,
             tools=agent.toolset,

@@ -210,6 +210,25 @@ async def test_starting_it_again_with_its_id_waits_for_the_same_send(ground: Gro
     assert slow.requests == 1
 
 
+@pytest.mark.parametrize("how", ["submit", "resume"])
+async def test_of_several_callers_the_most_patient_decides_how_long_it_waits(ground: Ground, how: str) -> None:
+    """(R96)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        first = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=10 * WAIT))
+        await slow.asked.wait()
+        if how == "submit":
+            await runtime.submit(AGENT, "go", run_id="r", checkpoint=True)
+            second = asyncio.create_task(runtime.result("r"))
+        else:
+            second = asyncio.create_task(runtime.resume("r", AGENT, wait=None))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(second), 12 * WAIT)
+        slow.go.set()
+        assert (await second).text == (await first).text == "one two"
+    assert slow.requests == 1
+
+
 async def test_the_rest_of_the_run_goes_on_from_the_stored_reply(ground: Ground) -> None:
     """(R133, R134)"""
     asked, go = asyncio.Event(), asyncio.Event()

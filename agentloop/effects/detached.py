@@ -17,7 +17,7 @@ from ..errors import AgentLoopError, PersistenceError
 from ..messages import ModelReply
 from ..wire.deltas import ReasoningDelta, TextDelta
 
-__all__ = ["PendingSend", "Preview", "Relay", "Sends"]
+__all__ = ["Patience", "PendingSend", "Preview", "Relay", "Sends"]
 
 _log = logging.getLogger("agentloop.effects")
 
@@ -77,6 +77,37 @@ class Relay:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class Patience:
+    """How long a run waits for one detached send, as the most patient of its callers does.
+
+    Args:
+        seconds: None is as long as it takes.
+    """
+
+    __slots__ = ("_clock", "seconds")
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._clock: asyncio.Timeout | None = None
+
+    def clock(self) -> asyncio.Timeout:
+        """Begin to wait for one send: ``async with patience.clock()``."""
+        self._clock = asyncio.timeout(self.seconds)
+        return self._clock
+
+    def extend(self, seconds: float | None) -> None:
+        """Another caller came, who waits so long; from now on, where a send is waited for already."""
+        if self.seconds is None or (seconds is not None and seconds <= self.seconds):
+            return
+        self.seconds = seconds
+        clock = self._clock
+        if clock is not None and clock.when() is not None and not clock.expired():
+            try:
+                clock.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+            except RuntimeError:
+                self._clock = None  # that wait is over
 
 
 class PendingSend:

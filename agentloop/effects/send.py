@@ -46,7 +46,7 @@ async def send(scope: Scope) -> ModelReply:
             the run's ``reply_bytes``.
         StreamRefused, ProviderError: the attempt failed; its previews are retracted.
         PersistenceError: the store stopped.
-        ModelPending: the send goes on by itself; the run waited for ``scope.wait`` seconds, or its
+        ModelPending: the send goes on by itself; the run waited for it as long as ``scope.patience``, or its
             caller has left.
         asyncio.CancelledError: the attempt is recorded as abandoned, its usage unknown.
         Exception: what a sink raised.
@@ -117,7 +117,7 @@ async def _wait_for(scope: Scope, pending: PendingSend, attempt: _Attempt) -> Mo
     Any other cancel, and a sink that fails, cut the send off.
     """
     task = pending.task
-    clock = asyncio.timeout(scope.wait)
+    clock = scope.patience.clock()
     try:
         async with clock:
             async for delta in pending.relay:
