@@ -205,6 +205,12 @@ async def test_an_attempt_id_that_no_header_can_carry_is_refused(
     assert server.requests == []
 
 
+async def test_the_longest_attempt_id_is_sent_whole(server: ReplayServer, make: Make) -> None:
+    server.script(TEXT)
+    await send(make(), attempt_id="x" * 128)
+    assert server.requests[0].headers["x-client-request-id"] == "x" * 128
+
+
 # limits
 
 
