@@ -406,7 +406,7 @@ async def test_an_effect_that_is_cut_off_by_closing_is_unsettled(
     agent = al.Agent(name="a", tools=[hang])
     slow = Blocked(reply("never"))
     provider = slow.provider if kind == "send" else ScriptedProvider([reply(calls=[call("hang")])])
-    async with ground.runtime(provider) as runtime:
+    async with ground.runtime(provider, settle_seconds=0.02) as runtime:
         await runtime.submit(agent, "go", run_id="r")
         await (slow.asked if kind == "send" else begun).wait()
         following = asyncio.create_task(follow_all(runtime, "r"))
