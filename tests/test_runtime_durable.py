@@ -390,7 +390,7 @@ async def test_a_run_with_a_caller_is_cancelled_and_has_its_end(ground: Ground) 
 
 @pytest.mark.parametrize("kind", ["send", "call"])
 async def test_an_effect_that_is_cut_off_by_closing_is_unsettled(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, kind: str
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """(R87)"""
     monkeypatch.setattr(runs_module, "CLOSE_SECONDS", 0.02)
@@ -411,6 +411,8 @@ async def test_an_effect_that_is_cut_off_by_closing_is_unsettled(
         await (slow.asked if kind == "send" else begun).wait()
         following = asyncio.create_task(follow_all(runtime, "r"))
         await asyncio.sleep(0)
+    lost = "1 sends had no end in time" if kind == "send" else "1 runs did not end their effect in time"
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [lost]
     events = await following
     assert (events[-1].type, events[-1].outcome) == ("run.ended", "paused")
     async with ground.runtime(ScriptedProvider([reply("done")])) as runtime:
