@@ -376,7 +376,7 @@ async def test_a_store_that_has_ended_is_asked_nothing_of_its_medium(how: str) -
         with pytest.raises(PersistenceError):
             await store.commit(opens(desk, "r2"), run_id="r2")
     for ask in (store.runs, store.conversations, partial(store.conversation, "c"), partial(store.facts, "r1")):
-        with pytest.raises(PersistenceError, match="the store is closed|writing stopped"):
+        with pytest.raises(PersistenceError, match=r"the store is closed|writing stopped"):
             await ask()
 
 
