@@ -37,6 +37,15 @@ def flags() -> list[str]:
     ]
 
 
+def test_a_dialect_is_frozen_given_by_name_and_closed() -> None:
+    with pytest.raises(AttributeError):
+        OPENAI.usage_absent = True  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Dialect("other")  # type: ignore[misc]
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.convert({"name": "other", "usage_abscent": True}, Dialect)
+
+
 def test_every_allowance_has_its_reason_and_its_evidence() -> None:
     assert sorted(ALLOWANCES) == sorted(flags())
     for name, reason in ALLOWANCES.items():
