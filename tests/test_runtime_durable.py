@@ -356,6 +356,35 @@ async def test_leases_are_renewed_while_a_run_goes_on(ground: Ground) -> None:
         assert (await here.result("r")).text == "done"
 
 
+async def test_leases_that_could_not_be_renewed_are_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Flickering(SharedMemory):
+        def __init__(self) -> None:
+            super().__init__()
+            self.away, self.renewed = True, asyncio.Event()
+
+        async def renew(self, leases: Any, *, seconds: float) -> Any:
+            if self.away:
+                self.away = False
+                raise OSError("no answer")
+            self.renewed.set()
+            return await super().renew(leases, seconds=seconds)
+
+    slow, medium = Blocked(reply("done")), Flickering()
+    async with al.Runtime(slow.provider, store=medium) as runtime:
+        monkeypatch.setattr(runtime._store, "lease_seconds", 0.03)  # what the loop waits for, not what was granted
+        runtime._runs._renewing.cancel()
+        await runtime.submit(AGENT, "go", run_id="r")
+        await slow.asked.wait()
+        with caplog.at_level(logging.ERROR):
+            runtime._runs._renewing = asyncio.create_task(runtime._runs._renew())
+            await medium.renewed.wait()
+        assert caplog.text.count("leases could not be renewed: ") == 1
+        slow.go.set()
+        assert (await runtime.result("r")).text == "done"
+
+
 # -- closing
 
 
