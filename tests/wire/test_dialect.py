@@ -425,6 +425,23 @@ def test_calls_that_come_after_the_finish_are_checked_at_the_end() -> None:
     assert refused(FIRST, STOP, late, dialect=allowing("delta_after_finish")).code == "after_terminal"
 
 
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "x"},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "x"}]}]},
+        {"reasoning_content": "x"},
+        {"reasoning": "x"},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "x"}]},
+        {"refusal": "x"},
+    ],
+    ids=lambda delta: next(iter(delta)),
+)
+def test_no_part_of_a_reply_may_follow_its_finish(delta: dict[str, object]) -> None:
+    late = chunk(choice(delta))
+    assert refused(FIRST, text("Hi"), STOP, late, dialect=allowing("content_parts")).code == "after_terminal"
+
+
 @pytest.mark.parametrize("late", [calls(call(0, id="a", name="f", arguments='{"n":1}')), text("more")])
 def test_what_comes_after_the_finish_needs_done_whatever_else_is_allowed(late: bytes) -> None:
     """R119: without [DONE] nothing tells whether the rest of it came."""
