@@ -289,7 +289,6 @@ class ReplyAssembler:
     def _end(self) -> ModelReply:
         """The body ended without a ``[DONE]`` that a blank line ends."""
         sse, draft, dialect = self._sse, self._draft, self.dialect
-        self._ready = False
         try:
             sse.end()
         except Fault as fault:

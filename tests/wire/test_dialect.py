@@ -37,6 +37,15 @@ def flags() -> list[str]:
     ]
 
 
+def test_a_dialect_is_frozen_given_by_name_and_closed() -> None:
+    with pytest.raises(AttributeError):
+        OPENAI.usage_absent = True  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Dialect("other")  # type: ignore[misc]
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.convert({"name": "other", "usage_abscent": True}, Dialect)
+
+
 def test_every_allowance_has_its_reason_and_its_evidence() -> None:
     assert sorted(ALLOWANCES) == sorted(flags())
     for name, reason in ALLOWANCES.items():
@@ -414,6 +423,23 @@ def test_calls_that_come_after_the_finish_are_checked_at_the_end() -> None:
     assert refused(FIRST, CALLED, COUNTED, DONE, dialect=dialect).code == "terminal_conflict"
     assert refused(FIRST, CALLED, text("x"), dialect=dialect).code == "after_terminal"
     assert refused(FIRST, STOP, late, dialect=allowing("delta_after_finish")).code == "after_terminal"
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "x"},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "x"}]}]},
+        {"reasoning_content": "x"},
+        {"reasoning": "x"},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "x"}]},
+        {"refusal": "x"},
+    ],
+    ids=lambda delta: next(iter(delta)),
+)
+def test_no_part_of_a_reply_may_follow_its_finish(delta: dict[str, object]) -> None:
+    late = chunk(choice(delta))
+    assert refused(FIRST, text("Hi"), STOP, late, dialect=allowing("content_parts")).code == "after_terminal"
 
 
 @pytest.mark.parametrize("late", [calls(call(0, id="a", name="f", arguments='{"n":1}')), text("more")])
