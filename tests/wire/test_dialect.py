@@ -248,6 +248,22 @@ def test_a_name_comes_in_pieces_only_before_its_arguments() -> None:
     assert refused(*events, dialect=allowing("name_pieces")).code == "name_conflict"
 
 
+@pytest.mark.parametrize("nothing", ["", None])
+def test_arguments_that_are_empty_do_not_end_a_name_in_pieces(nothing: str | None) -> None:
+    events = (
+        FIRST,
+        calls(call(0, id="a", name="get_", arguments=nothing)),
+        calls(call(0, arguments=nothing)),
+        calls(call(0, name="weather", arguments=nothing)),
+        calls(call(0, arguments=OSLO)),
+        CALLED,
+        COUNTED,
+        DONE,
+    )
+    (made,) = accepted(*events, dialect=allowing("name_pieces")).calls
+    assert (made.name, made.arguments.text) == ("get_weather", OSLO)
+
+
 def test_an_object_of_arguments_must_come_whole() -> None:
     """R18: nothing is glued to it."""
     dialect = allowing("arguments_object")
