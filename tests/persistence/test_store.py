@@ -563,3 +563,29 @@ async def test_taking_over_what_is_not_there_owns_nothing() -> None:
     with pytest.raises(LostError):
         await one.take_over("nobody", at_ms=4)
     assert (one._leases, medium._leases) == ({}, {})
+
+
+@pytest.mark.parametrize("conversation", [None, "c"])
+async def test_a_run_that_its_owner_ends_while_it_is_taken_over_is_read_as_it_ended(
+    conversation: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the book knew of it from before does not count (R84, R91)."""
+    medium = Shared()
+    one, desk = beside(medium, "one")
+    await opened(one, desk, conversation=conversation)
+    await one.let_go("r1")  # its state rests in the book
+    two, _ = beside(medium, "two")
+    await two.take_over("r1", at_ms=4)
+    acquire = medium.acquire
+
+    async def acquired_late(run_id: str, owner: str, *, seconds: float) -> Any:
+        if owner == "one":
+            await closed(two)  # between the look and the lease
+        return await acquire(run_id, owner, seconds=seconds)
+
+    monkeypatch.setattr(medium, "acquire", acquired_late)
+    turn = await one.take_over("r1", at_ms=4)
+    assert turn.closed is not None
+    assert turn is one.book.turn("r1")
+    assert not one.owns("r1")
+    assert len(await medium.load_run("r1")) == 2
