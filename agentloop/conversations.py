@@ -13,7 +13,7 @@ from .exchange import ExchangeRef
 from .messages import Message
 from .persistence import ConversationRow, ConversationStore
 from .runs import Runs
-from .windows import check_name
+from .windows import check_name, check_ref
 
 __all__ = ["Conversations"]
 
@@ -43,6 +43,7 @@ class Conversations:
             LostError: there is no such conversation.
             RestoreError: the store holds facts of it that cannot be.
         """
+        check_name("conversation", conversation)
         state = await self._store.read_conversation(conversation)
         known = state.conversation(conversation)
         ref = None if known is None else known.head
@@ -70,7 +71,8 @@ class Conversations:
             ConflictError: the exchange has another digest.
             RestoreError: the store holds facts of it that cannot be.
         """
-        _check_ref("at", at, optional=True)
+        check_name("conversation", conversation)
+        _check_exchange("at", at, optional=True)
         state = await self._store.read_conversation(conversation)
         known = state.conversation(conversation)
         head = None if known is None else known.head
@@ -99,7 +101,8 @@ class Conversations:
             NotOwnerError: another process branches, redacts or forgets one of the two just now.
             PersistenceError: the store failed.
         """
-        _check_ref("at", at)
+        check_name("conversation", conversation)
+        _check_exchange("at", at)
         check_name("name", name)
         await self.history(conversation, at)
         source = (await self._store.read_conversation(conversation)).exchange(at).opened.conversation
@@ -120,6 +123,7 @@ class Conversations:
             NotOwnerError: another process branches, redacts or forgets its conversation just now.
             PersistenceError: the store failed.
         """
+        check_ref(ref)
         check_name("author", author)
         await self._runs.whole(self._store.redact(ref, author=author, at_ms=self._now_ms()))
         self._runs.live.pop(ref, None)
@@ -137,14 +141,16 @@ class Conversations:
         if (conversation is None) == (ref is None):
             raise InputError("Runtime.forget: expected either conversation= or ref=")
         if conversation is not None:
+            check_name("conversation", conversation)
             runs = list((await self._store.conversation(conversation)).runs)
         else:
+            check_ref(ref)
             runs = [] if ref is None else [ref]
         await self._runs.whole(self._store.forget(runs))
         for run_id in runs:
             self._runs.live.pop(run_id, None)
 
 
-def _check_ref(field: str, value: object, *, optional: bool = False) -> None:
+def _check_exchange(field: str, value: object, *, optional: bool = False) -> None:
     if type(value) is not ExchangeRef and not (optional and value is None):
         raise InputError(f"{field}: expected an ExchangeRef, got {type(value).__name__}")

@@ -389,13 +389,15 @@ class OutcomeError(AgentLoopError):
     """
 
     code = "outcome"
+    may_have_been_processed = True
 
     def __init__(self, outcome: str, reason: str | None, ref: str) -> None:
         super().__init__(outcome, reason, ref)
         self.outcome, self.reason, self.ref = outcome, reason, ref
 
     def __str__(self) -> str:
-        return f"run {self.ref!r}: expected outcome completed, got {self.outcome} ({self.reason})"
+        why = "" if self.reason is None else f" ({self.reason})"
+        return f"run {self.ref!r}: expected outcome completed, got {self.outcome}{why}"
 
 
 class RunCancelled(AgentLoopError):
@@ -406,6 +408,7 @@ class RunCancelled(AgentLoopError):
     """
 
     code = "cancelled"
+    may_have_been_processed = True
 
     def __init__(self, ref: str) -> None:
         super().__init__(ref)
@@ -423,6 +426,7 @@ class RunPaused(AgentLoopError):
     """
 
     code = "paused"
+    may_have_been_processed = True
 
     def __init__(self, ref: str) -> None:
         super().__init__(ref)
@@ -474,7 +478,11 @@ class UnsettledError(AgentLoopError):
 
     def __str__(self) -> str:
         what = [*(f"send {a!r}" for a in self.sends), *(f"call {c}" for c in self.calls)]
-        return f"run {self.ref!r} waits to be settled: {', '.join(what)}"
+        how = [*(["settle_send"] if self.sends else ()), *(["settle_call"] if self.calls else ())]
+        return (
+            f"run {self.ref!r} waits to be settled: {', '.join(what)}; decide with {' and '.join(how)}, "
+            "or end it with cancel(author=...)"
+        )
 
 
 class ToolFailed(AgentLoopError):

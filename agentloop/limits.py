@@ -50,10 +50,14 @@ __all__ = [
     "WAIT_SECONDS",
     "check_count",
     "check_seconds",
+    "number_or_type",
 ]
 
 SAFE_INTEGER: Final = 2**53 - 1
 """Largest integer that every JSON reader keeps; counts are 0 to this."""
+
+_SECONDS_CEILING: Final = SAFE_INTEGER // 1000
+_SHOWN_BITS: Final = 128  # of a longer integer only the length is shown
 
 # loop
 MAX_MODEL_CALLS: Final = 8
@@ -105,27 +109,37 @@ WAIT_SECONDS: Final = 30.0
 MODEL_END_SECONDS: Final = 0.250
 
 
-def check_count(name: str, value: object, low: int, high: int = SAFE_INTEGER) -> None:
+def check_count(name: str, value: object, low: int, high: int = SAFE_INTEGER, *, raised_by: str | None = None) -> None:
     """Refuse anything but an ``int`` (not ``bool``) from ``low`` to ``high``.
+
+    Args:
+        raised_by: what makes ``high`` larger, where something does; the error names it.
 
     Raises:
         InputError: says the name, the range and what came.
     """
     if type(value) is not int or not low <= value <= high:
-        got = value if isinstance(value, (int, float)) else type(value).__name__
-        raise InputError(f"{name}: expected an integer from {low} to {high}, got {got}")
+        more = "" if raised_by is None else f" (more with {raised_by})"
+        raise InputError(f"{name}: expected an integer from {low} to {high}{more}, got {number_or_type(value)}")
 
 
 def check_seconds(name: str, value: object, *, low: float = 0.0) -> None:
-    """Refuse anything but a finite number of seconds above ``low``.
+    """Refuse anything but a number of seconds above ``low``, whose milliseconds are an integer that JSON can hold.
 
     Raises:
         InputError: says the name, the range and what came.
     """
-    number = type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-    if not number or value <= low:  # type: ignore[operator]
-        got = value if isinstance(value, (int, float)) else type(value).__name__
-        raise InputError(f"{name}: expected seconds above {low:g}, got {got}")
+    if type(value) not in (int, float) or not low < value < math.inf:  # type: ignore[operator]
+        raise InputError(f"{name}: expected seconds above {low:g}, got {number_or_type(value)}")
+    if value > _SECONDS_CEILING:  # type: ignore[operator]
+        raise InputError(f"{name}: expected at most {_SECONDS_CEILING} seconds, got {number_or_type(value)}")
+
+
+def number_or_type(value: object) -> str:
+    """What came, for the text of an error: a number as it is unless it is very long, of anything else the type."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"an integer of {value.bit_length()} bits"
+    return str(value) if isinstance(value, (int, float)) else type(value).__name__
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -190,7 +204,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         check_count("LoopLimits.ceiling", self.ceiling, 1)
-        check_count("LoopLimits.max_model_calls", self.max_model_calls, 1, self.ceiling)
+        check_count("LoopLimits.max_model_calls", self.max_model_calls, 1, self.ceiling, raised_by="ceiling=")
         if self.max_tool_calls is not None:
             check_count("LoopLimits.max_tool_calls", self.max_tool_calls, 0)
         if self.max_tokens is not None:

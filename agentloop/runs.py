@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from .agent import Agent
 from .basis import check_agent, check_input
 from .eager import Eager
-from .effects import Ledger, ResendPolicy, Scope, Sends, ToolThreads, settle
+from .effects import Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
 from .errors import AgentLoopError, ConflictError, InputError, NotOwnerError, RunCancelled
 from .exchange import Book, Fact, ReceiptMint, Turn
 from .life import Life
@@ -103,6 +103,16 @@ class Runs:
         """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
         return settle(work) if self._store.waits else work
 
+    async def attend(self, join: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
+        """Join or launch a run; where its last caller is about to leave it, go on after that."""
+        while True:
+            live = await self.whole(join())
+            if not live.left or live.closed or live.task is None:
+                return live
+            live.require_outside()
+            await asyncio.wait({live.task})
+            self._life.require_open()
+
     async def open(
         self,
         agent: Agent,
@@ -133,13 +143,13 @@ class Runs:
                 conversation=conversation,
                 fresh=run_id is None,
             )
+            wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
             if not new:
-                live = self._join(ref, kept=kept)
+                live = self._join(ref, kept=kept, wait=wait)
                 if live is not None:
                     return live
-                await self._store.take_over(ref, at_ms=self._now_ms())
+                await self._own(ref)
             anonymous = run_id is None and conversation is None
-            wait = None if kept else options.get("wait", WAIT_SECONDS)  # nobody waits for a submitted run
             return self._launch(agent, ref, options, anonymous=anonymous, kept=kept, wait=wait)
 
     async def take_up(
@@ -149,19 +159,15 @@ class Runs:
         async with self._gate(ref):
             if messages is not None:
                 check_input(messages, await self._store.turn(ref))
-            live = self._join(ref, kept=True)
+            wait = options.get("wait", WAIT_SECONDS)
+            live = self._join(ref, kept=True, wait=wait)
             if live is None:
-                pending = self.sends.of(ref)  # of a driver that has left: the run is owned here still
-                if pending is None:
-                    turn = await self._store.take_over(ref, at_ms=self._now_ms())
-                else:
-                    turn = self._store.book.turn(ref)
+                turn = await self._own(ref)
                 try:
                     if turn.closed is None:
                         check_agent(agent, turn)
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
-                    wait = options.get("wait", WAIT_SECONDS)
                     live = self._launch(agent, ref, options, anonymous=False, kept=True, wait=wait)
                 except BaseException:
                     if self.sends.of(ref) is None:
@@ -176,7 +182,7 @@ class Runs:
             if live is not None and live.goes_on:
                 rule = "expected a run that goes on nowhere, got one of this runtime"
                 raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
-            turn = await self._store.take_over(ref, at_ms=self._now_ms())
+            turn = await self._take_over(ref)
             if turn.closed is not None:
                 outcome = turn.closed.outcome
                 raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
@@ -190,11 +196,9 @@ class Runs:
         """End a run that goes on nowhere; False where it was taken up here meanwhile."""
         async with self._gate(ref):
             live = self.live.get(ref)
-            if live is not None and live.goes_on:
+            if (live is not None and live.goes_on) or self.sends.of(ref) is not None:
                 return False
-            turn = await self._store.take_over(
-                ref, at_ms=self._now_ms(), check=require_settled if author is None else None
-            )
+            turn = await self._take_over(ref, require_settled if author is None else None)
             try:
                 if turn.closed is None:
                     end = cancelled_end(turn)
@@ -208,14 +212,26 @@ class Runs:
 
     # -- one run
 
-    def _join(self, ref: str, *, kept: bool) -> LiveRun | None:
+    def _join(self, ref: str, *, kept: bool, wait: float | None) -> LiveRun | None:
         """The run, when it goes on here or ended here; one that left off without its end is taken up anew."""
         live = self.live.get(ref)
         if live is None or not (live.goes_on or live.closed):
             return None
         live.holds += 1
         live.kept = live.kept or (kept and self._store.durable)
+        if live.patience is not None:
+            live.patience.extend(wait)
         return live
+
+    async def _own(self, ref: str) -> Turn:
+        """Take over a run that goes on nowhere; one whose driver has left a send that goes on is owned here still."""
+        return await self._take_over(ref) if self.sends.of(ref) is None else self._store.book.turn(ref)
+
+    async def _take_over(self, ref: str, check: Callable[[Turn], None] | None = None) -> Turn:
+        """Own a run that goes on nowhere; the caller has its gate, as one may need who gives it up just now."""
+        if self.sends.of(ref) is None:
+            await self._let_go(ref)
+        return await self._store.take_over(ref, at_ms=self._now_ms(), check=check)
 
     def _launch(
         self, agent: Agent, ref: str, options: RunOptions, *, anonymous: bool, kept: bool, wait: float | None
@@ -225,10 +241,11 @@ class Runs:
         live = LiveRun(ref, Feed(), anonymous=anonymous)
         checkpoint = turn.opened.checkpoint
         live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
-        live.sends = self.sends if checkpoint else None
+        if checkpoint:
+            live.sends, live.patience = self.sends, Patience(wait)
         if self._life.state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
-        scope = self._scope(agent, live, options, turn, wait)
+        scope = self._scope(agent, live, options, turn)
         self.live[ref] = live
         driver = Eager(self._drive(scope, live))
         live.task = driver.task(f"agentloop run {ref}")
@@ -236,7 +253,7 @@ class Runs:
         driver.begin()  # at once: its request need not wait for others that are opened meanwhile
         return live
 
-    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn, wait: float | None) -> Scope:
+    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn) -> Scope:
         limits = agent.limits
         sink = options.get("sink")
         ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
@@ -255,7 +272,7 @@ class Runs:
             ledger=ledger,
             paused=live.paused,
             sends=self.sends if live.kept else None,
-            wait=wait if turn.opened.checkpoint else None,
+            patience=live.patience,
             left=live.has_left if live.sends is not None else bool,
             limits=limits,
             tools=agent.toolset,
@@ -266,9 +283,12 @@ class Runs:
             now_ms=self._now_ms,
             reasoning=options.get("reasoning", False),
             resend=self._resend,
-            sleep=lambda seconds: live.rest(self._sleep(seconds)),
+            sleep=self._sleep if self._resend is None else self._resting(live),
             random=self._random,
         )
+
+    def _resting(self, live: LiveRun) -> Callable[[float], Awaitable[None]]:
+        return lambda seconds: live.rest(self._sleep(seconds))
 
     async def _drive(self, scope: Scope, live: LiveRun) -> RunResult:
         """The run's task. Its error is kept for those who ask, so it is never only logged."""
@@ -291,7 +311,10 @@ class Runs:
                 await self._retire(live)
 
     async def _send_ended(self, ref: str) -> None:
-        """Give up a run that its driver has left before its send ended."""
+        """Give up a run that its driver has left before its send ended; whoever cuts the send off comes too late."""
+        await settle(self._give_up_left(ref), last=True)
+
+    async def _give_up_left(self, ref: str) -> None:
         async with self._gate(ref):
             live = self.live.get(ref)
             if live is None or not live.driving:

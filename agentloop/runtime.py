@@ -29,7 +29,7 @@ from .results import RunResult, result_of
 from .runs import Runs
 from .sinks import Follower, Observer, require_observer, wall_ms
 from .unfinished import UnfinishedRuns
-from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_name, check_options, sequence_of
+from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_name, check_options, check_ref, sequence_of
 
 __all__ = ["Runtime"]
 
@@ -211,6 +211,7 @@ class Runtime(Conversations, UnfinishedRuns):
             LostError: no such run is kept. InputError: ``after`` is not an id of this run's events.
             Otherwise as `result`, after the last event.
         """
+        check_ref(ref)
         live = self._runs.live.get(ref)
         if live is None:
             raise LostError("run", ref)
@@ -226,6 +227,7 @@ class Runtime(Conversations, UnfinishedRuns):
             ended, or ended with an error. RunPaused, UnsettledError, NotOwnerError: it left off
             here without its end. Otherwise as `run`.
         """
+        check_ref(ref)
         live = self._runs.live.get(ref)
         if live is not None:
             if live.goes_on or live.closed or self._life.state != "open" or self._store.fault is not None:
@@ -241,6 +243,7 @@ class Runtime(Conversations, UnfinishedRuns):
             LostError: no such run. RestoreError: the store holds facts that cannot be.
         """
         self._life.require_open()
+        check_ref(ref)
         return checkpoint_of(await self._store.turn(ref))
 
     async def cancel(self, ref: str, *, author: str | None = None) -> None:
@@ -256,9 +259,11 @@ class Runtime(Conversations, UnfinishedRuns):
 
         Raises:
             LostError: no such run is kept. NotOwnerError: it goes on elsewhere.
+            InputError: the runtime is closing, and leaves the run unfinished.
             UnsettledError: there is such an effect and no author; nothing was written.
             RestoreError: the store holds facts of it that cannot be. PersistenceError: it failed.
         """
+        check_ref(ref)
         if author is not None:
             check_name("author", author)
         ended = False
@@ -266,7 +271,7 @@ class Runtime(Conversations, UnfinishedRuns):
             live = self._runs.live.get(ref)
             if live is not None and live.goes_on:
                 await live.cancel()
-            if live is not None and (live.closed or self._life.state != "open" or self._store.fault is not None):
+            if live is not None and (live.closed or self._store.fault is not None):
                 return
             self._life.require_open()
             pending = self._runs.sends.of(ref)
@@ -288,7 +293,7 @@ class Runtime(Conversations, UnfinishedRuns):
         if known is not None:
             known.require_outside()
         messages = admitted(agent, input)
-        return await self._runs.whole(self._runs.open(agent, messages, options, kept=kept))
+        return await self._runs.attend(lambda: self._runs.open(agent, messages, options, kept=kept))
 
     def _check_checkpoint(self, agent: Agent, options: RunOptions, *, kept: bool) -> None:
         """Refuse recovery points without what they stand on (R129, R130)."""

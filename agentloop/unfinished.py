@@ -19,7 +19,7 @@ from .persistence import ConversationStore, RunRow
 from .results import RunResult
 from .runs import Runs
 from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
-from .windows import RunInput, RunOptions, admitted, check_name, check_options
+from .windows import RunInput, RunOptions, admitted, check_name, check_options, check_ref
 
 __all__ = ["UnfinishedRuns"]
 
@@ -56,6 +56,7 @@ class UnfinishedRuns:
             PersistenceError: the store failed, or has stopped.
         """
         self._life.require_open()
+        check_ref(ref)
         facts, owned = await self._store.facts(ref)
         return status_of(ref, attempt_id, facts, goes_on=owned)
 
@@ -82,6 +83,7 @@ class UnfinishedRuns:
             and ``__cause__`` is the error of one that failed. Otherwise as `run`.
         """
         self._life.require_open()
+        check_ref(ref)
         if type(agent) is not Agent:
             raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
         check_options(options)
@@ -89,7 +91,7 @@ class UnfinishedRuns:
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
         messages = None if input is None else admitted(agent, input)
-        live = await self._runs.whole(self._runs.take_up(agent, ref, options, messages))
+        live = await self._runs.attend(lambda: self._runs.take_up(agent, ref, options, messages))
         return await live.wait_bound()
 
     async def settle_call(
@@ -117,6 +119,9 @@ class UnfinishedRuns:
             NotOwnerError: the run goes on elsewhere, or here.
         """
         self._life.require_open()
+        check_ref(ref)
+        check_count("exchange", exchange, 0)
+        check_count("position", position, 0)
         check_name("author", author)
         check_count("feedback_bytes", feedback_bytes, 256)
         if result is not None:
@@ -149,6 +154,7 @@ class UnfinishedRuns:
             NotOwnerError: the run goes on elsewhere, or here.
         """
         self._life.require_open()
+        check_ref(ref)
         check_name("author", author)
 
         def step(book: Book, turn: Turn) -> Sequence[Fact]:

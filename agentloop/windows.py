@@ -9,7 +9,7 @@ from typing import Any, Self, TypedDict
 
 from .admission import digest_bytes, is_unicode
 from .agent import Agent
-from .effects import Sends
+from .effects import Patience, Sends
 from .errors import InputError, ModelPending, RunCancelled
 from .events import event_id, event_sequence
 from .exchange import canonical_bytes
@@ -26,6 +26,7 @@ __all__ = [
     "admitted",
     "check_name",
     "check_options",
+    "check_ref",
     "input_digest",
     "retrieve",
     "sequence_of",
@@ -50,6 +51,7 @@ class RunOptions(TypedDict, total=False):
             caller, and every tool must state how it is recovered. Needs a durable store.
         wait: with ``checkpoint``, seconds the run waits for one model call before it raises
             `ModelPending` and the call goes on alone; 30 unless said, None is as long as it takes.
+            Of several who wait for one run the most patient decides.
     """
 
     deps: Any
@@ -75,6 +77,7 @@ class LiveRun:
         driving: whether its driver has not left it; a send may go on after that.
         kept: whether it is left unfinished, to be resumed, when the runtime closes.
         left: set when its caller has gone while a send goes on.
+        patience: how long it waits for one send that lives apart; None where none does.
         pause: set when it shall stop at the next step and stay unfinished.
         resting: whether it waits between two effects.
         sends: where its sends go on without its caller; None where they end with it.
@@ -88,6 +91,7 @@ class LiveRun:
         "holds",
         "kept",
         "left",
+        "patience",
         "pause",
         "ref",
         "resting",
@@ -102,6 +106,7 @@ class LiveRun:
         self.closed = self.kept = self.pause = self.left = self.resting = False
         self.driving = True
         self.sends: Sends | None = None
+        self.patience: Patience | None = None
         self.stop = False  # cancelled before its task was made
         self.task: asyncio.Task[RunResult] | None = None
 
@@ -293,9 +298,15 @@ def check_name(field: str, value: Any) -> None:
     if type(value) is not str:
         raise InputError(f"{field}: expected a string of 1 to 128 characters, got {type(value).__name__}")
     if not 1 <= len(value) <= 128:
-        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)}")
+        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)} characters")
     if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
         raise InputError(f"{field}: expected text that UTF-8 can encode, got a lone surrogate")
+
+
+def check_ref(ref: Any) -> None:
+    """Refuse a row, an error or a result in the place of the id that it has."""
+    if type(ref) is not str:
+        raise InputError(f"ref: expected the id of a run, a str, got {type(ref).__name__}")
 
 
 def sequence_of(ref: str, after: str | None) -> int:

@@ -456,3 +456,18 @@ async def test_what_goes_on_is_not_redacted(medium: Any) -> None:
         assert (await host.result(ref)).text == "2"
         with pytest.raises(al.LostError, match="no run 'nobody'"):
             await host.redact("nobody", author="Ada")
+
+
+async def test_what_is_no_name_of_a_conversation_is_refused_before_the_store_is_asked(tmp_path: Path) -> None:
+    wrong: Any = ["c1"]
+    async with al.Runtime(ScriptedProvider([reply("done")]), store=tmp_path / "store.db") as runtime:
+        await runtime.run(al.Agent(name="a"), "go", conversation="c1")
+        (ref,) = await runtime.exchanges("c1")
+        for attempt in (
+            lambda: runtime.exchanges(wrong),
+            lambda: runtime.history(wrong),
+            lambda: runtime.branch(wrong, ref, "c2"),
+            lambda: runtime.forget(conversation=wrong),
+        ):
+            with pytest.raises(al.InputError, match=r"^conversation: expected a string .*, got list$"):
+                await attempt()

@@ -98,6 +98,19 @@ async def test_a_cancel_can_be_kept_in_the_first_wait() -> None:
     assert await task == "kept"
 
 
+async def test_what_it_waited_for_and_is_there_before_its_task_steps_costs_no_turn() -> None:
+    there = asyncio.get_running_loop().create_future()
+
+    async def work() -> str:
+        return str(await there)
+
+    task = begun(work())
+    there.set_result("there")
+    await asyncio.sleep(0)
+    assert task.done()
+    assert await task == "there"
+
+
 async def test_a_clock_of_the_first_step_cancels_this_task_and_no_other() -> None:
     async def work() -> str:
         try:

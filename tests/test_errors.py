@@ -117,19 +117,22 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         OutcomeError("limit_reached", "model_calls", "r1"),
         "run 'r1': expected outcome completed, got limit_reached (model_calls)",
         "outcome",
-        False,
+        True,
     ),
-    (RunCancelled("r1"), "run 'r1' was cancelled", "cancelled", False),
+    (RunCancelled("r1"), "run 'r1' was cancelled", "cancelled", True),
     (
         ModelPending("r1", "a1"),
         "run 'r1' left send 'a1', which goes on; resume the run when its reply is stored",
         "pending",
         True,
     ),
-    (RunPaused("r1"), "run 'r1' is unfinished: the runtime closed; resume it", "paused", False),
+    (RunPaused("r1"), "run 'r1' is unfinished: the runtime closed; resume it", "paused", True),
     (
         UnsettledError("r1", ("t1",), ("0.2",)),
-        "run 'r1' waits to be settled: send 't1', call 0.2",
+        (
+            "run 'r1' waits to be settled: send 't1', call 0.2; "
+            "decide with settle_send and settle_call, or end it with cancel(author=...)"
+        ),
         "unsettled",
         True,
     ),
@@ -226,6 +229,16 @@ def test_standard_handlers_catch_the_errors_they_expect() -> None:
     assert issubclass(LostError, LookupError)
     assert not issubclass(SendTimeout, TimeoutError)
     assert not any(issubclass(kind, OSError) for kind in classes())
+
+
+def test_an_outcome_without_a_reason_names_none() -> None:
+    assert str(OutcomeError("running", None, "r1")) == "run 'r1': expected outcome completed, got running"
+
+
+def test_what_waits_to_be_settled_names_only_the_way_that_fits() -> None:
+    told = str(UnsettledError("r1", (), ("0.2", "0.3")))
+    assert told.partition("; ")[2] == "decide with settle_call, or end it with cancel(author=...)"
+    assert "decide with settle_send, or" in str(UnsettledError("r1", ("t1",), ()))
 
 
 def test_whether_a_send_may_have_been_processed_can_be_known_better_than_by_its_class() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentloop import LoopLimits, Timeouts, limits
+from agentloop import LoopLimits, ModelOptions, Timeouts, limits
 from agentloop.errors import InputError
 
 KIB, MIB = 1024, 1024 * 1024
@@ -95,10 +95,10 @@ def test_a_limit_outside_its_range_is_refused_by_name(field: str, good: list[Any
 
 def test_more_than_32_model_calls_must_be_said_explicitly() -> None:
     """(R95)"""
-    with pytest.raises(InputError, match="from 1 to 32, got 100"):
+    with pytest.raises(InputError, match=r"from 1 to 32 \(more with ceiling=\), got 100"):
         LoopLimits(max_model_calls=100)
     assert LoopLimits(max_model_calls=100, ceiling=100).max_model_calls == 100
-    with pytest.raises(InputError, match="from 1 to 4, got 8"):
+    with pytest.raises(InputError, match=r"from 1 to 4 \(more with ceiling=\), got 8"):
         LoopLimits(ceiling=4)
 
 
@@ -115,6 +115,21 @@ def test_a_send_has_three_clocks_and_each_can_be_turned_off() -> None:
 def test_a_clock_that_cannot_run_is_refused_by_name(field: str, wrong: Any) -> None:
     with pytest.raises(InputError, match=rf"^Timeouts\.{field}: expected seconds above 0"):
         Timeouts(**{field: wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [(1e300, r"1e\+300"), (10**400, "an integer of 1329 bits"), (10**5000, "an integer of 16610 bits")],
+    ids=["long float", "long integer", "one too long to print"],
+)
+def test_a_number_that_no_clock_or_counter_takes_is_refused_and_shown_shortly(wrong: Any, got: str) -> None:
+    with pytest.raises(InputError, match=rf"^wait: expected at most 9007199254740 seconds, got {got}$"):
+        limits.check_seconds("wait", wrong)
+    if type(wrong) is int:
+        with pytest.raises(InputError, match=rf"^n: expected an integer from 0 to 9, got {got}$"):
+            limits.check_count("n", wrong, 0, 9)
+        with pytest.raises(InputError, match=rf"expected a number from 0 to 2, got {got}$"):
+            ModelOptions(temperature=wrong)
 
 
 def test_bytes_characters_and_tokens_are_different_limits() -> None:

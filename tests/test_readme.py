@@ -172,6 +172,47 @@ async def test_a_service_takes_up_what_it_left_as_shown(
     assert ran == ["plan"]
 
 
+async def test_two_services_that_take_up_at_once_share_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The slower one has seen what the faster one took since, and goes on with the rest (R84)."""
+    chapter = section_of("## What happens when the process dies")
+    shown = next(code for _, code in BLOCKS if code in chapter).partition("\nmodel = ")[0]
+    path, began, go = tmp_path / "facts.db", asyncio.Event(), asyncio.Event()
+
+    @al.tool(idempotent=True)
+    async def hold() -> str:
+        """Hold the run where it is."""
+        began.set()
+        await go.wait()
+        return "held"
+
+    agent = al.Agent(name="a", tools=[hold])
+    scope: dict[str, Any] = {"al": al, "assistant": agent}
+    exec(compile(shown, "README.md", "exec"), scope)
+    cut = CutOff(path, lambda fact: type(fact) is ReplyTaken)
+    async with al.Runtime(ScriptedProvider([reply("lost")] * 2), store=cut) as runtime:
+        ended = [runtime.run(agent, "Go.", run_id=name) for name in ("r1", "r2")]
+        assert all(isinstance(end, al.PersistenceError) for end in await asyncio.gather(*ended, return_exceptions=True))
+    holds, answers = ScriptedProvider([reply(calls=[call("hold")]), reply("done")]), ScriptedProvider([reply("done")])
+    async with al.Runtime(holds, store=path) as faster, al.Runtime(answers, store=path) as slower:
+        seen = {name: await getattr(slower, name)() for name in ("unsettled", "unfinished")}
+        assert [len(rows) for rows in seen.values()] == [2, 2]
+        taken = seen["unfinished"][0].run_id
+        (send,) = [item.effect_id for item in seen["unsettled"] if item.ref == taken]
+        await faster.settle_send(taken, send, author="faster")
+        going = asyncio.create_task(faster.resume(taken, agent))
+        await began.wait()
+        for name, rows in seen.items():
+            monkeypatch.setattr(slower, name, lambda rows=rows: asyncio.sleep(0, rows))
+        await scope["take_up"](slower)
+        monkeypatch.undo()
+        assert f"not finished here: not_owner: run '{taken}'" in capsys.readouterr().out
+        assert [row.run_id for row in await slower.unfinished()] == [taken]
+        go.set()
+        assert (await going).text == "done"
+
+
 @pytest.mark.parametrize("arrived", [True, False])
 async def test_a_lookup_recovers_a_payment_as_shown(tmp_path: Path, arrived: bool) -> None:
     """The process dies before the answer is stored, whether the payment has arrived or not (R139)."""

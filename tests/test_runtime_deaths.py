@@ -246,6 +246,10 @@ async def test_a_hosts_word_that_is_too_large_for_the_run_is_refused_and_not_cut
         assert 5_000 < caught.value.got < 5_100
         with pytest.raises(al.InputError, match="feedback_bytes: expected an integer from 256"):
             await runtime.settle_call("r", 0, 1, author="Ann", result=large, feedback_bytes=0)
+        with pytest.raises(al.InputError, match=r"exchange: expected an integer from 0 to .*, got str"):
+            await runtime.settle_call("r", "0", 1, author="Ann", result=large)  # type: ignore[arg-type]
+        with pytest.raises(al.InputError, match=r"position: expected an integer from 0 to .*, got -1"):
+            await runtime.settle_call("r", 0, -1, author="Ann", result=large)
         (item,) = await runtime.unsettled()
         assert item.tool == "pay"
         await runtime.settle_call("r", 0, 1, author="Ann", result=large, feedback_bytes=8_192)

@@ -13,8 +13,10 @@ from aiohttp import web
 
 import agentloop as al
 import agentloop.runs as runs_module
-from agentloop.exchange import Fact, OriginOpened, ReplyTaken, SendEnded, SendStarted, SlotMoved
+from agentloop.exchange import Fact, OriginOpened, ReplyTaken, RunClosed, SendEnded, SendStarted, SlotMoved
+from agentloop.persistence import Lease, RunRow
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
+from agentloop.windows import LiveRun
 from tests.mortal import Ground, SharedMemory
 from tests.runs import check_order, follow_all
 
@@ -179,6 +181,54 @@ async def test_a_run_waits_again_for_the_same_send(ground: Ground) -> None:
     assert slow.requests == 1
 
 
+async def test_a_run_that_is_started_again_waits_for_the_same_send(ground: Ground) -> None:
+    """(R141)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        with pytest.raises(al.ModelPending) as first:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        with pytest.raises(al.ModelPending) as again:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        assert again.value.attempt_id == first.value.attempt_id
+        with pytest.raises(al.ConflictError, match="another"):
+            await runtime.run(AGENT, "something else", run_id="r", checkpoint=True, wait=WAIT)
+        slow.go.set()
+        assert (await runtime.run(AGENT, "go", run_id="r", checkpoint=True)).text == "one two"
+    assert slow.requests == 1
+
+
+async def test_starting_it_again_with_its_id_waits_for_the_same_send(ground: Ground) -> None:
+    """(R9, R96, R141)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        for _ in range(2):
+            with pytest.raises(al.ModelPending):
+                await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        assert await runtime.submit(AGENT, "go", run_id="r", checkpoint=True) == "r"
+        slow.go.set()
+        assert (await runtime.result("r")).text == "one two"
+    assert slow.requests == 1
+
+
+@pytest.mark.parametrize("how", ["submit", "resume"])
+async def test_of_several_callers_the_most_patient_decides_how_long_it_waits(ground: Ground, how: str) -> None:
+    """(R96)"""
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        first = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=10 * WAIT))
+        await slow.asked.wait()
+        if how == "submit":
+            await runtime.submit(AGENT, "go", run_id="r", checkpoint=True)
+            second = asyncio.create_task(runtime.result("r"))
+        else:
+            second = asyncio.create_task(runtime.resume("r", AGENT, wait=None))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(second), 12 * WAIT)
+        slow.go.set()
+        assert (await second).text == (await first).text == "one two"
+    assert slow.requests == 1
+
+
 async def test_the_rest_of_the_run_goes_on_from_the_stored_reply(ground: Ground) -> None:
     """(R133, R134)"""
     asked, go = asyncio.Event(), asyncio.Event()
@@ -249,6 +299,38 @@ async def test_leaving_the_block_leaves_the_send(ground: Ground) -> None:
         slow.go.set()
         assert (await _found(runtime, "r")).state == "found"
         assert (await runtime.resume("r", AGENT)).text == "one two"
+    assert slow.requests == 1
+
+
+@pytest.mark.parametrize("how", ["resume", "submit"])
+async def test_who_comes_as_the_last_caller_leaves_waits_for_the_send_anew(ground: Ground, how: str) -> None:
+    """(R141)"""
+    leaving, leave = asyncio.Event(), asyncio.Event()
+
+    class Holding:
+        async def emit(self, event: al.Event) -> None:
+            if isinstance(event, al.ModelEnd):
+                leaving.set()
+                await leave.wait()
+
+    slow = Slow()
+    async with slow.provider() as provider, ground.runtime(provider) as runtime:
+        first = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True, sink=Holding()))
+        await slow.asked.wait()
+        first.cancel()
+        await leaving.wait()
+        again: asyncio.Task[Any]
+        if how == "resume":
+            again = asyncio.create_task(runtime.resume("r", AGENT))
+        else:
+            again = asyncio.create_task(runtime.submit(AGENT, "go", run_id="r", checkpoint=True))
+        await asyncio.sleep(0)
+        leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        slow.go.set()
+        await again
+        assert (await runtime.result("r")).text == "one two"
     assert slow.requests == 1
 
 
@@ -587,6 +669,152 @@ async def test_a_run_that_left_a_send_is_cancelled_by_name_with_it(ground: Groun
         assert await runtime.unfinished() == []
         slow.go.set()
         assert (await runtime.run(AGENT, "next", conversation="c")).text == "one two"
+
+
+# -- the reply is being written
+
+
+class AtReply(SharedMemory):
+    """A medium that holds up the write of a reply, once it holds it, until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.go = asyncio.Event(), asyncio.Event()
+
+    async def append(self, facts: Sequence[Fact], *, token: int | None = None, after: str | None = None) -> None:
+        await super().append(facts, token=token, after=after)
+        if any(isinstance(fact, ReplyTaken) for fact in facts):
+            self.written.set()
+            await self.go.wait()
+
+    async def release(self, lease: Lease) -> None:
+        await asyncio.sleep(0)  # a cancel can meet it
+        await super().release(lease)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+async def test_a_reply_that_is_stored_as_the_run_is_cancelled_stands(joined: bool) -> None:
+    """(R141, R265)"""
+    medium, sink = AtReply(), RecordingSink()
+    calls = [] if joined else [call("note", text="x")]  # of a reply that claims one nobody leaves in its write
+    async with al.Runtime(ScriptedProvider([reply("hello", calls=calls)]), store=medium) as runtime:
+        if joined:
+            with pytest.raises(al.ModelPending):
+                await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+            task = asyncio.create_task(runtime.resume("r", AGENT, sink=sink))
+        else:
+            task = asyncio.create_task(runtime.run(AGENT, "go", run_id="r", checkpoint=True, sink=sink))
+        await medium.written.wait()
+        await asyncio.sleep(0)
+        cancelling = asyncio.create_task(runtime.cancel("r"))
+        await asyncio.sleep(0)
+        medium.go.set()
+        await cancelling
+        with pytest.raises(al.RunCancelled):
+            await task
+        (end,) = sink.of(al.ModelEnd)
+        assert (end.status, end.retracted, end.code) == ("success", False, None)
+        assert end.usage == (await runtime.read("r")).reply.usage
+        check_order(await follow_all(runtime, "r"))
+
+
+async def test_closing_as_the_reply_of_a_send_that_was_left_is_written_leaves_no_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """(R141, R143)"""
+    medium = AtReply()
+    async with al.Runtime(ScriptedProvider([reply("hello")]), store=medium, settle_seconds=WAIT) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        pending = runtime._runs.sends.of("r")
+        assert pending is not None
+        cut_off = pending.cut_off
+
+        def cut_off_and_go_on() -> None:
+            cut_off()
+            medium.go.set()
+
+        monkeypatch.setattr(pending, "cut_off", cut_off_and_go_on)
+        await runtime.aclose()
+    (row,) = await medium.runs(unfinished=True)
+    assert row.lease is None
+
+
+class SlowToLook(SharedMemory):
+    """A medium whose reading of a run's row waits, once it is told to hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked, self.go = asyncio.Event(), asyncio.Event()
+        self.go.set()
+
+    async def run(self, run_id: str) -> RunRow | None:
+        self.looked.set()
+        await self.go.wait()
+        return await super().run(run_id)
+
+
+@pytest.mark.parametrize("how", ["resume", "run"])
+async def test_a_run_is_taken_up_as_its_send_ends_and_is_about_to_give_it_up(how: str) -> None:
+    """(R9, R141)"""
+    slow, medium = Slow(), SlowToLook()
+    async with slow.provider() as provider, al.Runtime(provider, store=medium) as runtime:
+        with pytest.raises(al.ModelPending) as caught:
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=True, wait=WAIT)
+        medium.go.clear()
+        medium.looked.clear()
+        early = asyncio.create_task(runtime.settle_send("r", caught.value.attempt_id, author="x"))
+        await medium.looked.wait()  # it has the gate of the run, others come after it
+        again = runtime.run(AGENT, "go", run_id="r", checkpoint=True) if how == "run" else runtime.resume("r", AGENT)
+        next_one = asyncio.create_task(again)
+        await asyncio.sleep(0)
+        ended, send_ended = asyncio.Event(), runtime._runs.sends._ended
+
+        async def give_up(ref: str) -> None:
+            ended.set()
+            await send_ended(ref)
+
+        runtime._runs.sends._ended = give_up
+        slow.go.set()
+        await ended.wait()
+        medium.go.set()
+        with pytest.raises(al.NotOwnerError):
+            await early
+        assert (await next_one).text == "one two"
+    (row,) = await medium.runs()
+    assert (row.outcome, row.lease) == ("completed", None)
+    assert slow.requests == 1
+
+
+async def test_a_cancel_that_meets_the_closing_does_not_claim_an_end(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(R143)"""
+    began, pausing = asyncio.Event(), asyncio.Event()
+    request_pause = LiveRun.request_pause
+
+    @al.tool(recovery="settle")
+    async def pay() -> str:
+        """Pay, slowly."""
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError("expected to be cut off")
+
+    def pause(live: LiveRun) -> None:
+        request_pause(live)
+        pausing.set()
+
+    monkeypatch.setattr(LiveRun, "request_pause", pause)
+    agent = al.Agent(name="till", tools=[pay])
+    async with ground.runtime(ScriptedProvider([reply(calls=[call("pay")])])) as runtime:
+        await runtime.submit(agent, "go", run_id="r")
+        await began.wait()
+        closing = asyncio.create_task(runtime.aclose())
+        await pausing.wait()
+        with pytest.raises(al.InputError, match="expected an open runtime"):
+            await runtime.cancel("r", author="x")
+        await closing
+    assert not any(isinstance(fact, RunClosed) for fact in await ground.facts())
 
 
 # -- the claim of a call together with a reply

@@ -365,6 +365,35 @@ async def test_leases_are_renewed_while_a_run_goes_on(ground: Ground) -> None:
         assert (await here.result("r")).text == "done"
 
 
+async def test_leases_that_could_not_be_renewed_are_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Flickering(SharedMemory):
+        def __init__(self) -> None:
+            super().__init__()
+            self.away, self.renewed = True, asyncio.Event()
+
+        async def renew(self, leases: Any, *, seconds: float) -> Any:
+            if self.away:
+                self.away = False
+                raise OSError("no answer")
+            self.renewed.set()
+            return await super().renew(leases, seconds=seconds)
+
+    slow, medium = Blocked(reply("done")), Flickering()
+    async with al.Runtime(slow.provider, store=medium) as runtime:
+        monkeypatch.setattr(runtime._store, "lease_seconds", 0.03)  # what the loop waits for, not what was granted
+        runtime._runs._renewing.cancel()
+        await runtime.submit(AGENT, "go", run_id="r")
+        await slow.asked.wait()
+        with caplog.at_level(logging.ERROR):
+            runtime._runs._renewing = asyncio.create_task(runtime._runs._renew())
+            await medium.renewed.wait()
+        assert caplog.text.count("leases could not be renewed: ") == 1
+        slow.go.set()
+        assert (await runtime.result("r")).text == "done"
+
+
 # -- closing
 
 
@@ -399,7 +428,7 @@ async def test_a_run_with_a_caller_is_cancelled_and_has_its_end(ground: Ground) 
 
 @pytest.mark.parametrize("kind", ["send", "call"])
 async def test_an_effect_that_is_cut_off_by_closing_is_unsettled(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, kind: str
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """(R87)"""
     monkeypatch.setattr(runs_module, "CLOSE_SECONDS", 0.02)
@@ -415,11 +444,13 @@ async def test_an_effect_that_is_cut_off_by_closing_is_unsettled(
     agent = al.Agent(name="a", tools=[hang])
     slow = Blocked(reply("never"))
     provider = slow.provider if kind == "send" else ScriptedProvider([reply(calls=[call("hang")])])
-    async with ground.runtime(provider) as runtime:
+    async with ground.runtime(provider, settle_seconds=0.02) as runtime:
         await runtime.submit(agent, "go", run_id="r")
         await (slow.asked if kind == "send" else begun).wait()
         following = asyncio.create_task(follow_all(runtime, "r"))
         await asyncio.sleep(0)
+    lost = "1 sends had no end in time" if kind == "send" else "1 runs did not end their effect in time"
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [lost]
     events = await following
     assert (events[-1].type, events[-1].outcome) == ("run.ended", "paused")
     async with ground.runtime(ScriptedProvider([reply("done")])) as runtime:

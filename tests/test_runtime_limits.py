@@ -79,7 +79,7 @@ async def test_at_the_last_model_call_the_calls_of_its_reply_are_skipped_in_word
 
 async def test_more_than_32_model_calls_only_by_an_explicit_ceiling() -> None:
     """(R95)"""
-    with pytest.raises(al.InputError, match="max_model_calls: expected an integer from 1 to 32, got 40"):
+    with pytest.raises(al.InputError, match=r"from 1 to 32 \(more with ceiling=\), got 40"):
         agent(max_model_calls=40)
     result, deps, _ = await limited(
         {"max_model_calls": 40, "ceiling": 40}, [*(counting(at) for at in range(39)), reply("done")]

@@ -165,16 +165,21 @@ async def test_a_lookup_that_fails_leaves_the_run_to_be_settled_and_is_asked_aga
     assert (bank.paid, bank.asked) == (["r/0.0", "r/0.1"], ["r/0.0", "r/0.0"])
 
 
-async def test_a_host_may_settle_what_a_lookup_could_not(ground: Ground) -> None:
+@pytest.mark.parametrize(
+    ("result", "state"), [(al.ToolResult.ok("by hand"), "done"), (al.ToolResult.error("by hand"), "failed")]
+)
+async def test_a_host_may_settle_what_a_lookup_could_not(ground: Ground, result: al.ToolResult, state: str) -> None:
     bank, provider = Bank(), model()
     await die(ground, bank, 4)
     bank.away = OSError("no line")
     async with ground.runtime(provider) as runtime:
         with pytest.raises(al.UnsettledError):
             await runtime.resume("r", AGENT, deps=bank)
-        await runtime.settle_call("r", 0, 0, author="Ann", result=al.ToolResult.ok("by hand"))
+        await runtime.settle_call("r", 0, 0, author="Ann", result=result)
         await runtime.resume("r", AGENT, deps=bank)
     assert pairs_in(provider.requests[-1])[0] == ("1", "by hand")
+    (settled,) = [fact for fact in await ground.facts() if type(fact) is SlotMoved and fact.author == "Ann"]
+    assert settled.state == state
     assert bank.asked == ["r/0.0"]
 
 

@@ -238,3 +238,36 @@ async def test_a_run_that_failed_is_not_taken_up(ground: Ground, script: list[An
         assert (point.outcome, point.reason) == ("failed", code)
     assert (provider.requests, RAN) == ([], [])
     assert await ground.facts() == facts
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["sqlite", "memory"])
+async def test_what_is_no_id_of_a_run_is_refused_before_the_store_is_asked(tmp_path: Path, kept: bool) -> None:
+    """A row, an error or a result is easily handed on whole in the place of its id."""
+    provider = ScriptedProvider([reply("done")])
+    async with al.Runtime(provider, store=tmp_path / "store.db" if kept else None) as runtime:
+        wrong: Any = await runtime.run(AGENT, "go", run_id="r")
+        for attempt in (
+            lambda: runtime.resume(wrong, AGENT),
+            lambda: runtime.read(wrong),
+            lambda: runtime.result(wrong),
+            lambda: runtime.checkpoint(wrong),
+            lambda: runtime.cancel(wrong),
+            lambda: runtime.settle_send(wrong, "a", author="Ann"),
+            lambda: runtime.settle_call(wrong, 0, 0, author="Ann"),
+            lambda: runtime.redact(wrong, author="Ann"),
+            lambda: runtime.forget(ref=wrong),
+        ):
+            with pytest.raises(al.InputError, match=r"^ref: expected the id of a run, a str, got RunResult$"):
+                await attempt()
+        with pytest.raises(al.InputError, match=r"^ref: expected the id of a run"):
+            runtime.follow(wrong)
+        assert (await runtime.result("r")).text == "done"
+
+
+@pytest.mark.parametrize(("exchange", "position", "name"), [("r/0.0", 0, "exchange"), (0, None, "position")])
+async def test_a_place_of_a_call_that_is_no_number_is_refused(
+    ground: Ground, exchange: Any, position: Any, name: str
+) -> None:
+    async with ground.runtime(ScriptedProvider([])) as runtime:
+        with pytest.raises(al.InputError, match=f"^{name}: expected an integer from 0"):
+            await runtime.settle_call("r", exchange, position, author="Ann")

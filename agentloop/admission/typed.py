@@ -14,7 +14,7 @@ __all__ = ["to_type"]
 
 _T = TypeVar("_T")
 
-_AT: Final = re.compile(r"(?P<what>.*?)(?: - at `\$?(?P<path>[^`]*)`)?\Z", re.DOTALL)
+_AT: Final = re.compile(r"(.*?)(?: - at `\$?([^`]*)`)?\Z", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`\Z", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>\w+)`\Z")
 _SAFE: Final = re.compile(r"Expected [^'\"]*\Z")
@@ -35,8 +35,8 @@ def to_type(value: Any, kind: type[_T], *, path: str = "$") -> _T:
 
 
 def _fault(error: msgspec.ValidationError, root: str) -> InputError:
-    match = _AT.match(str(error))
-    what, path = (match["what"], root + (match["path"] or "")) if match else ("", root)
+    what, at = _AT.findall(str(error))[0]  # any text matches
+    path = root + at
     cause = error.__cause__
     if isinstance(cause, HistoryError):
         return HistoryError(cause.code, path + cause.path.removeprefix("$"), cause.rule)

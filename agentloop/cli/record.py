@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import AgentLoopError, InputError
+from ..errors import AgentLoopError, InputError, StreamRefused
 from ..messages import Message, ModelRequest, SystemMessage, UserMessage
 from ..providers import ChatCompletions, Recorder
 from ..wire.deltas import TextDelta
@@ -47,13 +47,16 @@ def run(args: argparse.Namespace) -> int:
     except (InputError, OSError) as error:
         args.usage_error(str(error))  # exits with status 2
         raise
-    status = asyncio.run(_send(provider, request))
+    fault = asyncio.run(_send(provider, request))
     for path in recorder.saved:
         print(f"recorded {path}", file=sys.stderr)
-    return status
+        if isinstance(fault, StreamRefused):
+            print(f"ask whether a dialect admits it: agentloop check --dialect auto {path}", file=sys.stderr)
+    return 0 if fault is None else 1
 
 
-async def _send(provider: ChatCompletions, request: ModelRequest) -> int:
+async def _send(provider: ChatCompletions, request: ModelRequest) -> AgentLoopError | None:
+    """Print the reply's text; what was wrong with it, if anything was."""
     try:
         async with provider.stream(request, attempt_id="record") as stream:
             async for delta in stream:
@@ -63,13 +66,13 @@ async def _send(provider: ChatCompletions, request: ModelRequest) -> int:
         print()
         calls = "".join(f", calls {call.name}" for call in reply.calls)
         print(f"{reply.termination.kind} ({reply.termination.reason}){calls}", file=sys.stderr)
-        return 0
+        return None
     except AgentLoopError as error:
         print(f"\nagentloop record: {error}", file=sys.stderr)
         said = server_words(error)
         if said is not None:
             print(said, file=sys.stderr)
-        return 1
+        return error
     finally:
         await provider.aclose()
 

@@ -1,6 +1,6 @@
 """The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
-from .detached import PendingSend, Sends
+from .detached import Patience, PendingSend, Sends
 from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
@@ -12,6 +12,7 @@ from .tool_call import ToolOutcome, ToolThreads, execute
 __all__ = [
     "Claim",
     "Ledger",
+    "Patience",
     "PendingSend",
     "Place",
     "Rejected",

@@ -17,7 +17,7 @@ from ..errors import AgentLoopError, PersistenceError
 from ..messages import ModelReply
 from ..wire.deltas import ReasoningDelta, TextDelta
 
-__all__ = ["PendingSend", "Preview", "Relay", "Sends"]
+__all__ = ["Patience", "PendingSend", "Preview", "Relay", "Sends"]
 
 _log = logging.getLogger("agentloop.effects")
 
@@ -79,6 +79,37 @@ class Relay:
             self._waiter.set_result(None)
 
 
+class Patience:
+    """How long a run waits for one detached send, as the most patient of its callers does.
+
+    Args:
+        seconds: None is as long as it takes.
+    """
+
+    __slots__ = ("_clock", "seconds")
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._clock: asyncio.Timeout | None = None
+
+    def clock(self) -> asyncio.Timeout:
+        """Begin to wait for one send: ``async with patience.clock()``."""
+        self._clock = asyncio.timeout(self.seconds)
+        return self._clock
+
+    def extend(self, seconds: float | None) -> None:
+        """Another caller came, who waits so long; from now on, where a send is waited for already."""
+        if self.seconds is None or (seconds is not None and seconds <= self.seconds):
+            return
+        self.seconds = seconds
+        clock = self._clock
+        if clock is not None and clock.when() is not None and not clock.expired():
+            try:
+                clock.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+            except RuntimeError:
+                self._clock = None  # that wait is over
+
+
 class PendingSend:
     """One send under way.
 
@@ -92,6 +123,7 @@ class PendingSend:
         attended: whether the run that began it waits for it still.
         claims: set where its reply is being stored together with the claim of a call, which that run
             is to carry out: it may not leave before the write has ended.
+        reply: what it brought, once that is stored; it stands, whoever cuts the send off after that.
     """
 
     def __init__(self, run_id: str, attempt_id: str) -> None:
@@ -100,6 +132,7 @@ class PendingSend:
         self.left_open = self.started = self.stopped = self.claims = False
         self.attended = True
         self.cause: BaseException | None = None
+        self.reply: ModelReply | None = None
         self.task: asyncio.Task[ModelReply]
 
     def cut_off(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import InputError, UnsettledError
+from ..errors import InputError, ToolResultError, UnsettledError
 from ..exchange import SlotState
 from ..messages import ToolResult
 from ..tools import NOT_DONE, NotDone, cut_result
@@ -70,6 +70,9 @@ async def _ask(scope: Scope, exchange: int, position: int) -> ToolResult | NotDo
         return over
     if error is not None or value is NOT_DONE:
         return error or NOT_DONE
+    if value is None:  # what a lookup in a table gives that has no such id: no answer
+        rule = "expected of its lookup what became of the call, or NOT_DONE, got None"
+        return ToolResultError(tool.name, f"{rule}; a tool that returned None is ToolResult.ok('null')")
     try:
         return cut_result(encoded(tool, value), room_for(scope, slot, tool))
     except Exception as fault:  # noqa: BLE001  # of the value's own class, whatever it is

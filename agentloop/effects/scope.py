@@ -13,7 +13,7 @@ from ..persistence import Step, Store
 from ..providers import Provider
 from ..sinks import Emitter
 from ..tools import Tool, ToolSet
-from .detached import Sends
+from .detached import Patience, Sends
 from .ledger import Ledger
 from .resend import ResendPolicy
 from .tool_call import ToolThreads
@@ -21,6 +21,8 @@ from .tool_call import ToolThreads
 __all__ = ["Claim", "Scope", "deliver_cancel", "settle"]
 
 T = TypeVar("T")
+
+_ENDLESS = Patience(None)  # nothing of it ever changes: there is no longer one
 
 
 class Claim(NamedTuple):
@@ -40,7 +42,7 @@ class Scope:
         turn: the run's facts, as state.
         paused: whether the run shall stop before its next effect and stay unfinished.
         sends: where the run's sends live; None where they end with the run's own task (attached).
-        wait: seconds the run waits for a detached send; None is as long as it takes.
+        patience: how long the run waits for a detached send.
         left: whether the run's caller has gone, so that a detached send goes on without it.
         repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         claim: the execution whose slot is ``started`` and whose tool has not begun.
@@ -66,6 +68,7 @@ class Scope:
         "lookups",
         "new_id",
         "now_ms",
+        "patience",
         "paused",
         "random",
         "reasoning",
@@ -80,7 +83,6 @@ class Scope:
         "threads",
         "tools",
         "turn",
-        "wait",
     )
 
     def __init__(
@@ -104,7 +106,7 @@ class Scope:
         reasoning: bool = False,
         paused: Callable[[], bool] = bool,
         sends: Sends | None = None,
-        wait: float | None = None,
+        patience: Patience | None = None,
         left: Callable[[], bool] = bool,
         resend: ResendPolicy | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -115,7 +117,7 @@ class Scope:
         self.tools, self.threads, self.emitter = tools, threads, emitter
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
         self.paused, self.left = paused, left
-        self.sends, self.wait = sends, wait
+        self.sends, self.patience = sends, patience or _ENDLESS
         self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
         self.repeatable, self.lookups = tools.repeatable, tools.lookups

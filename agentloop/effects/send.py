@@ -51,7 +51,7 @@ async def send(scope: Scope, choose: Choose | None = None) -> ModelReply:
             the run's ``reply_bytes``.
         StreamRefused, ProviderError: the attempt failed; its previews are retracted.
         PersistenceError: the store stopped.
-        ModelPending: the send goes on by itself; the run waited for ``scope.wait`` seconds, or its
+        ModelPending: the send goes on by itself; the run waited for it as long as ``scope.patience``, or its
             caller has left.
         asyncio.CancelledError: the attempt is recorded as abandoned, its usage unknown.
         Exception: what a sink raised.
@@ -123,7 +123,7 @@ async def _wait_for(scope: Scope, pending: PendingSend, attempt: _Attempt) -> Mo
     is waited for: that is a short write.
     """
     task = pending.task
-    clock = asyncio.timeout(scope.wait)
+    clock = scope.patience.clock()
     try:
         async with clock:
             async for delta in pending.relay:
@@ -265,7 +265,8 @@ class _Attempt:
         try:
             if pending.stopped:
                 raise asyncio.CancelledError
-            return await self.carry(request, pending.relay.put)
+            pending.reply = await self.carry(request, pending.relay.put)
+            return pending.reply
         except BaseException as error:
             await self._store_failure(pending.cause or error)
             raise
@@ -291,14 +292,24 @@ class _Attempt:
         self.ended, scope.claim = True, claim
 
     async def fail(self, error: BaseException) -> None:
-        """Store that the attempt ended without a reply, and retract what was shown of it."""
+        """Store that the attempt ended without a reply, and retract what was shown of it.
+
+        The reply of a detached send may be stored already when the run is cancelled, or its sink
+        fails; it stands then, and is told as a success.
+        """
+        reply: ModelReply | None = None
         try:
             if self._pending is not None:  # it stores its own end
                 await settle(self._pending.stop(error))
+                reply = self._pending.reply
             elif not self.ended:
                 await self._store_failure(error)
         finally:
-            await self.tell_failed(error)
+            if reply is None:
+                await self.tell_failed(error)
+            else:
+                self.usage = reply.usage
+                await self.tell_end("success")
 
     async def _store_failure(self, error: BaseException) -> None:
         """Store how the attempt ended.

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class _Point(msgspec.Struct, frozen=True, kw_only=True, tag_field="point"):
+class _Point(msgspec.Struct, frozen=True, tag_field="point"):
     pass
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 from ..errors import InputError
-from ..limits import check_count
+from ..limits import check_count, number_or_type
 from .exchange import ModelExchange
 from .parts import ImagePart, TextPart, Value, require_type
 
@@ -169,9 +168,8 @@ class ModelOptions(Value, frozen=True):
 def _check_number(name: str, value: object, low: int, high: int) -> None:
     if value is None:
         return
-    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type,operator]
-        got = value if isinstance(value, (int, float)) else type(value).__name__
-        raise InputError(f"{name}: expected a number from {low} to {high}, got {got}")
+    if type(value) not in (int, float) or not low <= value <= high:  # type: ignore[operator]
+        raise InputError(f"{name}: expected a number from {low} to {high}, got {number_or_type(value)}")
 
 
 class ModelRequest(Value, frozen=True):

@@ -42,7 +42,7 @@ def _form_of(kind: type) -> type:
         if field.name == "version":
             fields.append((field.name, Literal[1]))
         elif field.name not in _UNTOLD.get(kind, {}):
-            fields.append((field.name, field.type, *(() if field.required else (field.default,))))
+            fields.append((field.name, field.type, field.default))  # which says so where there is none
     return msgspec.defstruct(
         f"{kind.__name__}V1",
         fields,

@@ -149,7 +149,7 @@ class Store:
                 row = await self._row(run_id)
                 if self.durable and row.outcome is None:
                     await self._acquire(run_id)
-                await self._reload(family)
+                await self._reload(family, anew=True)  # its last owner may have ended it until the lease was ours
                 turn = self.book.turn(run_id)
                 if turn.closed is None:
                     if check is not None:
@@ -451,13 +451,16 @@ class Store:
         if row is not None and row.conversation != family.conversation:
             raise ConflictError(f"run {row.run_id!r}", "expected the input this run was started with, got another")
 
-    async def _reload(self, family: Family, *, there: bool = True, trail: tuple[Family, ...] = ()) -> None:
+    async def _reload(
+        self, family: Family, *, there: bool = True, anew: bool = False, trail: tuple[Family, ...] = ()
+    ) -> None:
         """Hold a family as the medium has it, unless a run of it goes on here. The caller holds its gate.
 
         Args:
             there: whether the medium has it.
+            anew: a run of it was only just owned, so that what the book holds of it may be out of date.
         """
-        if not self.durable or self._in_use(family):
+        if not self.durable or (self._in_use(family) and not anew):
             return
         facts: list[Fact] = []
         if there:

@@ -40,7 +40,8 @@ def check_tool_name(name: object) -> str:
     if type(name) is not str:
         raise ToolDefinitionError("bad_tool_name", "", f"expected a name of type str, got {type(name).__name__}")
     if not _NAME.match(name):
-        rule = f"expected 1 to 64 of A-Z a-z 0-9 _ -, got {len(name)} characters"
+        got = "another character" if 1 <= len(name) <= 64 else f"{len(name)} characters"
+        rule = f"expected 1 to 64 of A-Z a-z 0-9 _ -, got {got}"
         raise ToolDefinitionError("bad_tool_name", name[:80], rule)
     return name
 

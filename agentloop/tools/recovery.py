@@ -6,7 +6,8 @@
     lookup    a function asks the resource what became of it, by the effect id
 
 A lookup has the parameters of its tool, and a `ToolContext` where it asks for one. It returns what
-the tool would have returned, or `NOT_DONE`. That one only the resource can promise: a process that
+the tool would have returned, or `NOT_DONE`; None is no answer, and the call waits for a host.
+`NOT_DONE` only the resource can promise: a process that
 was taken for dead may still be on its way with the effect, so whoever answers so must refuse that
 id to latecomers, or know that none can come.
 """

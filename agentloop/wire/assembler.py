@@ -148,12 +148,12 @@ class ReplyAssembler:
             return None
         delta = decoded.choices[0].delta
         if pieces := delta.tool_calls:
-            piece = pieces[0]
+            piece, arguments = pieces[0], pieces[0].function.arguments
             if len(pieces) > 1 or piece.index >= draft.plain_calls or piece.id or piece.function.name:
                 return None
-            if delta.content or delta.reasoning_content or delta.reasoning:
+            if delta.content or delta.reasoning_content or delta.reasoning or not arguments:
                 return None
-            call, arguments = draft.calls.calls[piece.index], piece.function.arguments
+            call = draft.calls.calls[piece.index]
             call.pieces.append(arguments)
             call.shown += 1
             draft.calls.chars += len(arguments)
@@ -273,9 +273,9 @@ class ReplyAssembler:
                 add_text(text)
             elif pieces and not text:
                 for piece in pieces:
-                    if piece.index < draft.plain_calls and not (piece.id or piece.function.name):
+                    arguments = piece.function.arguments
+                    if arguments and piece.index < draft.plain_calls and not (piece.id or piece.function.name):
                         touched[piece.index] = call = calls[piece.index]
-                        arguments = piece.function.arguments
                         call.pieces.append(arguments)
                         chars += len(arguments)
                     else:
@@ -289,7 +289,6 @@ class ReplyAssembler:
     def _end(self) -> ModelReply:
         """The body ended without a ``[DONE]`` that a blank line ends."""
         sse, draft, dialect = self._sse, self._draft, self.dialect
-        self._ready = False
         try:
             sse.end()
         except Fault as fault:

@@ -66,6 +66,8 @@ async def test_an_answer_that_is_refused_is_kept_and_status_1(
     err = capsys.readouterr().err
     assert "got code slow_down\nthe server said: wait\n" in err
     assert "truncated" in err
+    asked = [line for line in err.splitlines() if "agentloop check" in line]
+    assert asked == ["ask whether a dialect admits it: agentloop check --dialect auto recordings/0001-truncated.sse"]
     assert len(server.requests) == 2
 
 

@@ -282,6 +282,14 @@ class BackendContract:
         await backend.append(branched("b", "d", batches), after="")
         assert await backend.conversation("d") == ConversationRow(name="d", runs=("b",), live=None)
 
+    async def test_a_branch_of_a_branch_that_went_on_is_made(self, backend: Backend) -> None:
+        """The first run of its source is a branch, which has no origin."""
+        went_on = history("r2", conversation="d")
+        for batch in (*history("r1"), branched("b", "d", history("r1")), *went_on):
+            await backend.append(batch)
+        await backend.append(branched("b2", "e", went_on), after="")
+        assert await backend.conversation("e") == ConversationRow(name="e", runs=("b2",), live=None)
+
     async def test_closing_twice_is_harmless(self, backend: Backend) -> None:
         await backend.close()
         await backend.close()

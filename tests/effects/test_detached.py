@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentloop as al
-from agentloop.effects import PendingSend, Sends
+from agentloop.effects import Patience, PendingSend, Sends
 from agentloop.effects.detached import Relay
 from agentloop.testing import reply
 from agentloop.wire.deltas import TextDelta
@@ -148,3 +148,25 @@ async def test_an_outcome_that_is_stored_nowhere_is_logged(
         await asyncio.sleep(0)
     assert (f"a1 ended with {type(error).__name__}" in caplog.text) is said
     assert "secret" not in caplog.text
+
+
+async def test_patience_grows_and_never_shrinks() -> None:
+    """(R96)"""
+    patience = Patience(0.01)
+    patience.extend(0.005)
+    with pytest.raises(TimeoutError):
+        async with patience.clock():
+            await asyncio.Event().wait()
+    patience.extend(20)  # nothing is waited for
+    loop = asyncio.get_running_loop()
+    async with patience.clock() as clock:
+        assert 19 < (clock.when() or 0) - loop.time() <= 20
+        patience.extend(10)
+        assert 19 < (clock.when() or 0) - loop.time() <= 20
+        patience.extend(40)
+        assert 39 < (clock.when() or 0) - loop.time() <= 40
+        patience.extend(None)
+        assert clock.when() is None
+        patience.extend(1)
+        assert clock.when() is None
+    assert patience.seconds is None

@@ -280,3 +280,17 @@ async def test_a_cancel_that_meets_the_write_is_raised_once_what_was_found_is_st
         await task
     assert asked == [0]
     assert [slot.state for slot in slots_of(scope)] == ["done", "unknown"]
+
+
+async def test_a_lookup_that_finds_nothing_and_says_none_is_no_answer() -> None:
+    """(R139)"""
+
+    async def find(n: int) -> None:
+        """What a lookup in a table comes to that has no such id."""
+
+    _, scope = await lost(member("pay", find))
+    with pytest.raises(al.UnsettledError) as caught:
+        await recover_calls(scope, 0, (0,))
+    assert isinstance(caught.value.__cause__, al.ToolResultError)
+    assert "NOT_DONE, got None" in str(caught.value.__cause__)
+    assert scope.turn.entries[0].slots[0].feedback is None

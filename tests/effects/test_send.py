@@ -201,6 +201,22 @@ async def test_the_size_of_what_was_sent_is_known_afterwards() -> None:
         assert scope.sent_bytes == size if ceiling == 4_096 else size < scope.sent_bytes < 2**18
 
 
+async def test_a_request_is_measured_where_a_reply_may_not_fit_beside_its_bound() -> None:
+    """The next request holds both, and a bound that is too high would refuse it (R103)."""
+
+    async def told(ceiling: int) -> int:
+        stage = Stage([reply("hi")], max_request_bytes=ceiling)
+        scope = await stage.open()
+        await send(scope)
+        return scope.sent_bytes
+
+    bound = await told(2**30)
+    room = bound + Stage().limits.reply_bytes
+    exact = await told(4_096)
+    assert (await told(room), await told(room - 1)) == (bound, exact)
+    assert exact < bound
+
+
 @pytest.mark.parametrize(
     ("asked", "kept"), [(None, None), (0, 0.0), (1.5, 1.5), (math.inf, None), (math.nan, None), (-1, None)]
 )

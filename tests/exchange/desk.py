@@ -47,7 +47,7 @@ class Desk:
         tools: tuple[FunctionSpec, ...] = (),
         origin: str | None = None,
         asked: str = "asked",
-        checkpoint: bool = False,
+        **more: Any,
     ) -> tuple[Fact, ...]:
         return self.book.open_origin(
             run_id=run,
@@ -60,7 +60,7 @@ class Desk:
             input_digest=asked,
             agent="agent",
             at_ms=1,
-            checkpoint=checkpoint,
+            **more,
         )
 
     def open(self, run: str = "r1", *messages: SystemMessage | UserMessage, **fields: Any) -> Turn:

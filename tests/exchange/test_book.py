@@ -63,6 +63,12 @@ def test_equal_content_in_two_runs_is_two_origins_with_one_digest() -> None:
     assert desk.book.reference(two).exchanges == 0
 
 
+def test_an_origin_says_whether_its_run_has_recovery_points() -> None:
+    desk = Desk()
+    assert desk.open("r1").opened.checkpoint is False
+    assert desk.open("r2", checkpoint=True).opened.checkpoint is True
+
+
 def test_an_origin_id_stands_for_one_run() -> None:
     """(R71)"""
     desk = Desk()

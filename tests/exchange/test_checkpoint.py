@@ -272,3 +272,13 @@ def test_one_point_holds_after_every_fact_and_it_only_moves_forward(data: st.Dat
             moves = [fact for fact in facts[:count] if type(fact) is SlotMoved and fact.exchange == point.exchange]
             assert {claim.effect_id for claim in point.effects} == {move.effect_id for move in moves} - {None}
             assert set(point.feedback) == {move.position for move in moves if move.feedback is not None}
+
+
+def test_points_and_claims_are_frozen() -> None:
+    claim = ToolClaim(position=0, effect_id="e", state="started")
+    for kind in (PreparedPoint, ModelPoint, ToolsPoint, CompletedPoint):
+        assert kind.__struct_config__.frozen
+    with pytest.raises(AttributeError):
+        claim.state = "done"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        ToolClaim(0, "e", "started")  # type: ignore[misc]

@@ -310,6 +310,34 @@ async def test_what_must_be_kept_is_dropped_nowhere() -> None:
     assert "forget" not in medium.log
 
 
+async def test_forgetting_waits_for_what_is_written_on_its_conversation() -> None:
+    """A run is being opened on it meanwhile, and what it goes on from is kept then."""
+    store, medium, desk = made()
+    await store.commit(opens(desk, "r1", conversation="c"), run_id="r1")
+    turn = store.book.turn("r1")
+    await store.commit(lambda book: book.close_run(turn, outcome="failed", reason="x", at_ms=1), run_id="r1")
+    writing, go = asyncio.Event(), asyncio.Event()
+
+    async def block() -> None:
+        writing.set()
+        await go.wait()
+
+    medium.before = block
+    opening = asyncio.create_task(
+        store.open_run(opens(desk, "r2", conversation="c"), run_id="r2", conversation="c", fresh=True)
+    )
+    await writing.wait()
+    forgetting = asyncio.create_task(store.forget(["r1"]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert "forget" not in medium.log
+    go.set()
+    await opening
+    with pytest.raises(ConflictError):
+        await forgetting
+    assert {fact.run_id for fact in await medium.load()} == {"r1", "r2"}
+
+
 async def test_a_medium_that_cannot_forget_stops_the_store_and_the_book_keeps_it() -> None:
     store, medium, desk = made()
     await closed_run(store, desk)
@@ -334,6 +362,22 @@ async def test_a_closed_store_writes_nothing_and_still_reads() -> None:
         with pytest.raises(PersistenceError, match="the store is closed"):
             await refused()
     assert store.book.turn("r1").closed is not None
+
+
+@pytest.mark.parametrize("how", ["closed", "stopped"])
+async def test_a_store_that_has_ended_is_asked_nothing_of_its_medium(how: str) -> None:
+    """What the medium of a stopped store holds may not be what was told of it."""
+    store, medium, desk = made()
+    await closed_run(store, desk)
+    if how == "closed":
+        await store.close()
+    else:
+        medium.before = failing(OSError())
+        with pytest.raises(PersistenceError):
+            await store.commit(opens(desk, "r2"), run_id="r2")
+    for ask in (store.runs, store.conversations, partial(store.conversation, "c"), partial(store.facts, "r1")):
+        with pytest.raises(PersistenceError, match=r"the store is closed|writing stopped"):
+            await ask()
 
 
 async def test_closing_waits_for_the_write_that_goes_on() -> None:
@@ -519,3 +563,29 @@ async def test_taking_over_what_is_not_there_owns_nothing() -> None:
     with pytest.raises(LostError):
         await one.take_over("nobody", at_ms=4)
     assert (one._leases, medium._leases) == ({}, {})
+
+
+@pytest.mark.parametrize("conversation", [None, "c"])
+async def test_a_run_that_its_owner_ends_while_it_is_taken_over_is_read_as_it_ended(
+    conversation: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the book knew of it from before does not count (R84, R91)."""
+    medium = Shared()
+    one, desk = beside(medium, "one")
+    await opened(one, desk, conversation=conversation)
+    await one.let_go("r1")  # its state rests in the book
+    two, _ = beside(medium, "two")
+    await two.take_over("r1", at_ms=4)
+    acquire = medium.acquire
+
+    async def acquired_late(run_id: str, owner: str, *, seconds: float) -> Any:
+        if owner == "one":
+            await closed(two)  # between the look and the lease
+        return await acquire(run_id, owner, seconds=seconds)
+
+    monkeypatch.setattr(medium, "acquire", acquired_late)
+    turn = await one.take_over("r1", at_ms=4)
+    assert turn.closed is not None
+    assert turn is one.book.turn("r1")
+    assert not one.owns("r1")
+    assert len(await medium.load_run("r1")) == 2

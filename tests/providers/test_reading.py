@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ MIXED = (
 class Reads:
     """A source whose reads are given; an exception among them is raised."""
 
-    def __init__(self, *reads: bytes | Exception, rest: bytes = b"") -> None:
+    def __init__(self, *reads: bytes | BaseException, rest: bytes = b"") -> None:
         self.reads = list(reads)
         self.rest = rest
         self.ended: list[Ended] = []
@@ -32,7 +33,7 @@ class Reads:
 
     async def read(self) -> bytes:
         read = self.reads.pop(0)
-        if isinstance(read, Exception):
+        if isinstance(read, BaseException):
             raise read
         return read
 
@@ -46,7 +47,7 @@ class Reads:
         self.ended.append(ended)
 
 
-def opened(*reads: bytes | Exception, rest: bytes = b"") -> tuple[ReplyStream, Reads]:
+def opened(*reads: bytes | BaseException, rest: bytes = b"") -> tuple[ReplyStream, Reads]:
     source = Reads(*reads, rest=rest)
     return ReplyStream(ReplyAssembler(), source), source
 
@@ -121,6 +122,16 @@ async def test_an_error_that_is_no_matter_of_the_stream_passes_through() -> None
     with pytest.raises(InputError):
         await stream.reply()
     assert source.ended == ["abandoned"]
+
+
+async def test_a_read_that_is_cancelled_ends_the_stream_at_once() -> None:
+    stream, source = opened(TEXT[:3_000], asyncio.CancelledError(), TEXT[3_000:])
+    await anext(stream)
+    with pytest.raises(asyncio.CancelledError):
+        await stream.reply()
+    assert (source.ended, stream.reading) == (["abandoned"], False)
+    with pytest.raises(InputError):
+        await stream.reply()
 
 
 async def test_the_idle_moment_moves_with_events_that_carry_data() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
-__all__ = ["CountingModel", "Received", "calls", "text"]
+__all__ = ["HELD", "CountingModel", "Received", "calls", "text"]
+
+HELD = "X-Held"
+"""A header that asks for an answer that begins at once and goes on when its case is released."""
 
 
 class Received(NamedTuple):
@@ -52,7 +56,7 @@ def text(words: str) -> bytes:
 
 
 class CountingModel:
-    """Serves ``/CASE/v1/chat/completions`` on loopback.
+    """Serves ``/CASE/v1/chat/completions`` on loopback, and ``/CASE/v1/release`` for held answers.
 
     Args:
         answer: the stream for a request's messages.
@@ -64,6 +68,7 @@ class CountingModel:
     def __init__(self, answer: Callable[[list[dict[str, Any]]], bytes]) -> None:
         self.received: list[Received] = []
         self._answer = answer
+        self._released: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._port = 0
 
     def url(self, case: str) -> str:
@@ -79,7 +84,8 @@ class CountingModel:
         """Listen while the block is open."""
         app = web.Application()
         app.router.add_post("/{case}/v1/chat/completions", self._on_request)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        app.router.add_post("/{case}/v1/release", self._on_release)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1, handler_cancellation=True)
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -89,8 +95,18 @@ class CountingModel:
         finally:
             await asyncio.shield(runner.cleanup())
 
-    async def _on_request(self, request: web.Request) -> web.Response:
+    async def _on_release(self, request: web.Request) -> web.Response:
+        self._released[request.match_info["case"]].set()
+        return web.Response()
+
+    async def _on_request(self, request: web.Request) -> web.StreamResponse:
         messages = (await request.json())["messages"]
         turn = sum(message["role"] == "assistant" for message in messages)
         self.received.append(Received(request.match_info["case"], request.headers["X-Client-Request-Id"], turn))
-        return web.Response(body=self._answer(messages), content_type="text/event-stream")
+        if HELD not in request.headers:
+            return web.Response(body=self._answer(messages), content_type="text/event-stream")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await self._released[request.match_info["case"]].wait()
+        await response.write(self._answer(messages))
+        return response

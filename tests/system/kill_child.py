@@ -1,7 +1,7 @@
 """One life of a process that is killed: ``python -m tests.system.kill_child STORE SCHEMA BASE_URL FOLDER``.
 
 It does what a host does when it starts: look for the run, settle what an earlier life left, and
-finish it. Every durable write, send and tool start has a point before it and one after it. The
+finish it. Every durable write, send, tool start and lookup has a point before it and one after it. The
 environment variable ``AGENTLOOP_TEST_KILL_AT`` names the point, counted from 1, at which it sends
 itself SIGKILL. What it does, and what it was promised, it prints as JSON lines, unbuffered.
 
@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import aiohttp
 import msgspec
 
 import agentloop as al
@@ -31,14 +32,22 @@ from agentloop.persistence.postgres import PostgresBackend
 from agentloop.persistence.records import encode_record
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.providers import ModelStream
+from tests.system.counting_model import HELD
 
-__all__ = ["Birth", "CONVERSATION", "NON_IDEMPOTENT", "RUN", "effects", "said"]
+__all__ = ["Birth", "CONVERSATION", "LEFT", "LOOKUP", "NON_IDEMPOTENT", "RUN", "effects", "said"]
+
+LEFT = "left its send"
+LOOKUP = "before lookup pay"
+"""Points by name: the run has left a send that goes on, and the tool ``pay`` is looked up."""
 
 RUN = "order-1"
 CONVERSATION = "orders"
 NON_IDEMPOTENT = ("pay", "mail")
 
 _EFFECTS = "effects.jsonl"
+_WAIT = 0.001
+"""Seconds that a run waits for a send that it shall leave: held answers come later."""
+
 _points = 0
 
 
@@ -59,9 +68,16 @@ def setting(name: str, default: str) -> str:
 
     ``KILL_AT``: the point to die at. ``LEASE``: seconds that a lease lives, so short by default that
     who comes next need not wait for it. ``CLAIMS``: ``late`` keeps claims off the medium until what
-    they claimed is over, which is the fault to be seen.
+    they claimed is over, which is the fault to be seen. ``RECOVERY``: ``on`` runs with recovery
+    points and tools that say how they are recovered. ``LEAVES``: the first send is held and left;
+    it is answered while the runtime closes (``close``), or while the run waits again (``resume``).
     """
     return os.environ.get(f"AGENTLOOP_TEST_{name}", default)
+
+
+def recovers() -> bool:
+    """Whether the run has recovery points."""
+    return setting("RECOVERY", "off") == "on"
 
 
 def tell(**values: Any) -> None:
@@ -124,7 +140,15 @@ def _is_claim(fact: Fact) -> bool:
 
 
 class KillableModel(al.ChatCompletions):
-    """An endpoint with points around the send: before its first byte, and when its answer has begun."""
+    """An endpoint with points around the send: before its first byte, and when its answer has begun.
+
+    Attributes:
+        answered: set once an answer has begun.
+    """
+
+    def __init__(self, base_url: str, **options: Any) -> None:
+        super().__init__(base_url, **options)
+        self.answered = asyncio.Event()
 
     @asynccontextmanager
     async def stream(
@@ -133,6 +157,7 @@ class KillableModel(al.ChatCompletions):
         point("before send")
         async with super().stream(request, attempt_id=attempt_id, max_reply_bytes=max_reply_bytes) as stream:
             point("after send")
+            self.answered.set()
             yield stream
 
 
@@ -153,19 +178,30 @@ async def look(word: str, ctx: al.ToolContext[Path]) -> str:
     return _act(ctx, word)
 
 
-@al.tool
 async def pay(word: str, ctx: al.ToolContext[Path]) -> str:
     """Not safe to repeat."""
     return _act(ctx, word)
 
 
-@al.tool
 def mail(word: str, ctx: al.ToolContext[Path]) -> str:
     """Not safe to repeat; runs in a thread."""
     return _act(ctx, word)
 
 
-clerk = al.Agent(name="clerk", instructions="Look, pay, then write.", tools=[look, pay, mail], policy_version="v1")
+async def find_payment(word: str, ctx: al.ToolContext[Path]) -> str | al.NotDone:
+    """What became of a payment, by the id of its execution. Nobody can be late: who paid is dead."""
+    point(LOOKUP)
+    done = [effect for effect in effects(ctx.deps) if effect["effect_id"] == ctx.effect_id]
+    point("after lookup pay")
+    return said("pay", done[0]["word"]) if done else al.NOT_DONE
+
+
+def clerk() -> al.Agent:
+    """The same agent in all lives of a case; whether its tools say how they are recovered, is a setting."""
+    tools = [look, al.tool(pay), al.tool(mail)]
+    if recovers():
+        tools = [look, al.tool(recovery=find_payment)(pay), al.tool(recovery="settle")(mail)]
+    return al.Agent(name="clerk", instructions="Look, pay, then write.", tools=tools, policy_version="v1")
 
 
 def effects(folder: Path) -> list[dict[str, Any]]:
@@ -175,15 +211,19 @@ def effects(folder: Path) -> list[dict[str, Any]]:
 
 
 async def settle(runtime: al.Runtime, unsettled: al.Unsettled, folder: Path) -> None:
-    """Decide as a host may: by evidence for ``pay``, by allowing one more run for ``mail``."""
+    """Decide as a host may: by evidence for ``pay``, by allowing one more run for ``mail``.
+
+    With recovery points it goes by evidence alone, so that nothing has to be done twice.
+    """
+    tell(settles=unsettled.tool or "send")
     if unsettled.kind == "send":
         tell(sends_again_after=unsettled.effect_id)
         await runtime.settle_send(unsettled.ref, unsettled.effect_id, author="kill test")
         return
     result = None
     done = [effect for effect in effects(folder) if effect["effect_id"] == unsettled.effect_id]
-    if unsettled.tool == "pay" and done:
-        result = al.ToolResult.ok(said("pay", done[0]["word"]))
+    if done and (unsettled.tool == "pay" or recovers()):
+        result = al.ToolResult.ok(said(unsettled.tool or "", done[0]["word"]))
     elif done:
         tell(runs_again=unsettled.tool, after=len(done))
     assert unsettled.exchange is not None
@@ -191,12 +231,48 @@ async def settle(runtime: al.Runtime, unsettled: al.Unsettled, folder: Path) -> 
     await runtime.settle_call(unsettled.ref, unsettled.exchange, unsettled.position, author="kill test", result=result)
 
 
+async def begin(runtime: al.Runtime, folder: Path, **options: Any) -> al.RunResult:
+    """Run from the beginning."""
+    if recovers():
+        options["checkpoint"] = True
+    return await runtime.run(clerk(), "Order it.", conversation=CONVERSATION, run_id=RUN, deps=folder, **options)
+
+
 async def finish(runtime: al.Runtime, folder: Path) -> al.RunResult:
     """Resume the run, or begin it where nothing of it is there."""
     try:
-        return await runtime.resume(RUN, clerk, deps=folder)
+        return await runtime.resume(RUN, clerk(), deps=folder)
     except al.LostError:
-        return await runtime.run(clerk, "Order it.", conversation=CONVERSATION, run_id=RUN, deps=folder)
+        return await begin(runtime, folder)
+
+
+async def leave(runtime: al.Runtime, provider: KillableModel, folder: Path, base_url: str) -> al.RunResult | None:
+    """Begin the run, leave its first send when that has been answered in part, and let the rest come.
+
+    Meanwhile the runtime closes, which waits for the send, or the run is waited for again.
+    """
+    try:
+        await begin(runtime, folder, wait=_WAIT)
+    except al.ModelPending as pending:
+        tell(left_attempt=pending.attempt_id)
+    else:
+        raise AssertionError("expected the run to leave a send that is held")
+    await provider.answered.wait()
+    point(LEFT)
+    async with asyncio.TaskGroup() as group:  # in this order
+        if setting("LEAVES", "") == "close":
+            group.create_task(runtime.aclose())
+            going = None
+        else:
+            going = group.create_task(runtime.resume(RUN, clerk(), deps=folder, wait=None))
+        group.create_task(release(base_url))
+    return None if going is None else going.result()
+
+
+async def release(base_url: str) -> None:
+    """Let the endpoint finish what it holds."""
+    async with aiohttp.ClientSession() as session, session.post(f"{base_url}/release") as response:
+        response.raise_for_status()
 
 
 async def once(work: Callable[[], Awaitable[al.RunResult]]) -> al.RunResult | None:
@@ -214,14 +290,20 @@ async def live(store: str, schema: str, base_url: str, folder: Path) -> None:
     """Do what is left to do, and say what was found."""
     inner: Backend = PostgresBackend(store, schema=schema) if schema else SQLiteBackend(store)
     backend = KillableBackend(inner)
-    provider = KillableModel(base_url, model="some-model")
+    leaves = setting("LEAVES", "")
+    provider = KillableModel(base_url, model="some-model", headers={HELD: "yes"} if leaves else None)
     async with al.Runtime(provider, store=backend) as runtime:
         tell(found=[encode_record(fact).decode() for fact in await inner.load()])
         tell(
             unfinished=[row.run_id for row in await runtime.unfinished()],
             unsettled=[[item.kind, item.effect_id, item.tool] for item in await runtime.unsettled()],
         )
-        result = await once(lambda: finish(runtime, folder))
+        if leaves:
+            result = await leave(runtime, provider, folder, base_url)
+            if leaves == "close":
+                return
+        else:
+            result = await once(lambda: finish(runtime, folder))
         if result is None:
             for item in await runtime.unsettled():
                 if item.tool != "look":

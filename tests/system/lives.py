@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,7 +16,7 @@ import msgspec
 
 from tests.source import ROOT
 from tests.system.counting_model import CountingModel, Received
-from tests.system.kill_child import NON_IDEMPOTENT, RUN, Birth, effects
+from tests.system.kill_child import LOOKUP, NON_IDEMPOTENT, RUN, Birth, effects
 
 __all__ = ["Case", "Life", "Nursery", "Place", "State", "Verdict"]
 
@@ -33,17 +33,20 @@ class State(NamedTuple):
 
     Attributes:
         unsettled: kind, id and tool of each effect without an outcome.
-        waits: those of them that keep the run from going on.
+        waits: those of them that keep the run from going on until a host settles them.
+        asks: those of them that a lookup decides on first.
         claims: ids of everything that was claimed.
     """
 
     unfinished: list[str]
     unsettled: list[list[str | None]]
     waits: list[list[str | None]]
+    asks: list[list[str | None]]
     claims: set[str]
 
     @classmethod
-    def of(cls, records: list[str]) -> State:
+    def of(cls, records: list[str], *, lookups: Container[str | None] = ()) -> State:
+        """The state after these records, where these tools have a lookup."""
         facts = [json.loads(record) for record in records]
         opened = [fact["run_id"] for fact in facts if fact["fact"] == "origin_opened"]
         closed = [fact["run_id"] for fact in facts if fact["fact"] == "run_closed"]
@@ -68,10 +71,12 @@ class State(NamedTuple):
             elif fact["fact"] == "slot_moved" and fact["state"] == "started":
                 allowed.discard(fact["effect_id"])
         asked: list[list[str | None]] = [["send", send, None] for send in sends if send not in ended]
+        decided = [item for item in lost if item[2] != "look" and item[1] not in allowed]
         return cls(
             unfinished=[run for run in opened if run not in closed],
             unsettled=asked + lost,
-            waits=asked + [item for item in lost if item[2] != "look" and item[1] not in allowed],
+            waits=asked + [item for item in decided if item[2] not in lookups],
+            asks=[item for item in decided if item[2] in lookups],
             claims={*sends, *slots},
         )
 
@@ -144,10 +149,17 @@ class Nursery:
 
 
 class Case:
-    """One run on a medium of its own, from its beginning to its end, whatever dies in between."""
+    """One run on a medium of its own, from its beginning to its end, whatever dies in between.
 
-    def __init__(self, name: str, model: CountingModel, place: Place, folder: Path, *, text: str) -> None:
-        self.name, self.folder = name, folder
+    Args:
+        text: what the run must end with. recovery: whether it has recovery points.
+    """
+
+    def __init__(
+        self, name: str, model: CountingModel, place: Place, folder: Path, *, text: str, recovery: bool = False
+    ) -> None:
+        self.name, self.folder, self._recovery = name, folder, recovery
+        self._lookups = ("pay",) if recovery else ()
         self._model, self._place, self._text = model, place, text
         self.lives: list[Life] = []
         self._seen: list[tuple[list[Received], list[dict[str, Any]]]] = []
@@ -156,7 +168,7 @@ class Case:
         """Be born, and die or end."""
         output = self.folder / f"life{len(self.lives)}"
         arguments = [self._place.store, self._place.schema, self._model.url(self.name), str(self.folder)]
-        named = {"KILL_AT": str(kill_at), **settings}
+        named = {"KILL_AT": str(kill_at), "RECOVERY": "on" if self._recovery else "off", **settings}
         environment = {f"AGENTLOOP_TEST_{name}": value for name, value in named.items()}
         pid, status = await nursery.bear(Birth(arguments, environment, str(output)))
         life = Life([json.loads(line) for line in output.read_text().splitlines()], status, pid)
@@ -184,11 +196,16 @@ class Case:
             faults.append("the facts at the end are not those that were acknowledged, in their order")
         if (last.one("outcome"), last.one("text")) != ("completed", self._text):
             faults.append(f"the run ended with {last.one('outcome')!r}, {last.one('text')!r}")
+        faults += self._looked_up(left)
         return Verdict(self._double_sends(left), self._double_effects(), lost, tuple(faults))
+
+    def state(self, number: int) -> State:
+        """What a life found."""
+        return State.of(self.lives[number].one("found") or [], lookups=self._lookups)
 
     def _listed(self, number: int, life: Life, found: list[str], held: list[str]) -> list[str]:
         """What a life found and listed is true."""
-        state = State.of(found)
+        state = self.state(number)
         faults = []
         if found != held:
             faults.append(f"life {number} found other facts than those acknowledged")
@@ -206,6 +223,27 @@ class Case:
         again = [item for item in self._seen[number][1] if item["pid"] == life.pid and item["tool"] == "look"]
         if not life.killed and any(item[2] == "look" for item in state.unsettled) and len(again) != 1:
             faults.append(f"life {number} ran the idempotent tool {len(again)} times")
+        asked = life.points.count(LOOKUP)
+        if not life.killed and asked != len(state.asks):
+            faults.append(f"life {number} made {asked} lookups where the facts say {state.asks}")
+        return faults
+
+    def _looked_up(self, left: list[str]) -> list[str]:
+        """What a lookup decides was decided in its name, and by nobody else."""
+        if not self._recovery:
+            return []
+        faults = []
+        by_host = {name for life in self.lives for name in life.all("settles")}
+        if not by_host <= {"send", "mail"}:
+            faults.append(f"a host had to settle {by_host}")
+        asked = {item[1] for number in range(len(self.lives)) for item in self.state(number).asks}
+        decided = {
+            f"{RUN}/{fact['exchange']}.{fact['position']}"
+            for fact in map(json.loads, left)
+            if fact.get("author") == "recovery:pay"
+        }
+        if decided != asked:
+            faults.append(f"lookups decided {decided} where the facts say {asked}")
         return faults
 
     def _double_sends(self, left: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Iterable
@@ -15,19 +16,20 @@ import pytest
 import pytest_asyncio
 
 from tests.system.counting_model import CountingModel, calls, text
-from tests.system.kill_child import said
+from tests.system.kill_child import LEFT, LOOKUP, said
 from tests.system.lives import Case, Nursery, Place, State, Verdict
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 TEXT = " ".join([said("look", "up"), said("pay", "1"), said("mail", "a")])
 SECOND_DEATHS = ("after send", "after tool look", "after tool mail")
+LOST_SECOND_DEATHS = ("after send", "before tool pay", "after tool pay", "after tool mail")
 Nurseries = asyncio.Queue[Nursery]
 _numbers = count(1)
 
 
 class Kill(NamedTuple):
-    """The point at which a process dies."""
+    """The point at which a process dies; point 0 where it closes and ends."""
 
     at: int
     name: str
@@ -61,10 +63,14 @@ async def nurseries() -> AsyncIterator[Nurseries]:
 
 
 class Stage:
-    """Makes cases, each on a medium of its own, and plays them."""
+    """Makes cases, each on a medium of its own, and plays them.
+
+    Attributes:
+        recovery: whether the runs of its cases have recovery points.
+    """
 
     def __init__(self, medium: str, dsn: str, folder: Path, model: CountingModel, nurseries: Nurseries) -> None:
-        self.medium = medium
+        self.medium, self.recovery = medium, False
         self._dsn, self._folder, self._model, self._nurseries = dsn, folder, model, nurseries
 
     async def play(self, *kills: Kill) -> Case:
@@ -74,8 +80,9 @@ class Stage:
             case = self._case()
             for kill in kills:
                 life = await case.live(nursery, kill_at=kill.at, **kill.settings)
-                assert life.killed
-                assert (len(life.points), life.points[-1]) == (kill.at, kill.name)
+                if kill.at:
+                    assert life.killed
+                    assert (len(life.points), life.points[-1]) == (kill.at, kill.name)
             await case.live(nursery)
             return case
         finally:
@@ -100,13 +107,20 @@ class Stage:
         folder = self._folder / name
         folder.mkdir()
         place = Place(self._dsn, f"kill_{name}") if self._dsn else Place(str(folder / "store.db"))
-        return Case(name, self._model, place, folder, text=TEXT)
+        return Case(name, self._model, place, folder, text=TEXT, recovery=self.recovery)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def stage(request: pytest.FixtureRequest, tmp_path: Path, model: CountingModel, nurseries: Nurseries) -> Stage:
     dsn = "" if request.param == "sqlite" else request.getfixturevalue("postgres").dsn
     return Stage(request.param, dsn, tmp_path, model, nurseries)
+
+
+@pytest.fixture
+def recovering(stage: Stage) -> Stage:
+    """The same, for runs with recovery points."""
+    stage.recovery = True
+    return stage
 
 
 def faults(cases: list[Case]) -> list[str]:
@@ -116,6 +130,11 @@ def faults(cases: list[Case]) -> list[str]:
         for case in cases
         if (verdict := case.judge()) != Verdict()
     ]
+
+
+def ways(points: list[str], *before: Kill, settings: dict[str, str] | None = None) -> list[tuple[Kill, ...]]:
+    """To die at each of these points, after these deaths."""
+    return [(*before, Kill(at, name, settings or {})) for at, name in enumerate(points, 1)]
 
 
 async def points_of(stage: Stage) -> list[str]:
@@ -129,7 +148,7 @@ async def test_a_process_killed_at_any_point_sends_nothing_twice_and_loses_nothi
     """(R84, R90, R91, R132-R135, R139)"""
     points = await points_of(stage)
     assert len(points) > 35
-    cases = await stage.sweep("killed once", [(Kill(at, name),) for at, name in enumerate(points, 1)])
+    cases = await stage.sweep("killed once", ways(points))
     assert faults(cases) == []
     found = [State.of(case.lives[1].one("found")) for case in cases]
     assert {kind for state in found for kind, _, _ in state.unsettled} == {"send", "call"}
@@ -139,12 +158,12 @@ async def test_a_process_killed_at_any_point_sends_nothing_twice_and_loses_nothi
 async def test_a_process_killed_again_while_it_resumes_sends_nothing_twice(stage: Stage) -> None:
     """(R84, R90, R91, R132-R135, R139)"""
     points = await points_of(stage)
-    deaths = []
+    deaths: list[tuple[Kill, ...]] = []
     for name in SECOND_DEATHS:
         first = Kill(points.index(name) + 1, name)
         resumed = await stage.play(first)
         assert resumed.judge() == Verdict()
-        deaths += [(first, Kill(at, name)) for at, name in enumerate(resumed.lives[1].points, 1)]
+        deaths += ways(resumed.lives[1].points, first)
     assert faults(await stage.sweep("killed twice", deaths)) == []
 
 
@@ -160,6 +179,62 @@ async def test_claims_that_are_stored_late_are_seen_as_double_effects(stage: Sta
     assert sum(case.judge().double_sends for case in cases) == 3
     assert sum(case.judge().double_effects for case in cases) == 1
     assert all("never claimed" in case.judge().faults[0] for case in cases)
+
+
+async def test_with_recovery_points_only_a_send_and_what_a_host_wants_to_settle_wait_for_one(recovering: Stage) -> None:
+    """(R129, R132-R135, R139, R141)"""
+    points = await points_of(recovering)
+    assert len(points) > 40
+    cases = await recovering.sweep("recovery, killed once", ways(points))
+    assert faults(cases) == []
+    found = [case.state(1) for case in cases]
+    assert {tool for state in found for _, _, tool in state.waits} == {None, "mail"}
+    assert {tool for state in found for _, _, tool in state.asks} == {"pay"}
+    settled = {name for case in cases for life in case.lives for name in life.all("settles")}
+    assert settled == {"send", "mail"}
+    assert all(json.loads(case.lives[-1].one("left")[0])["checkpoint"] for case in cases)
+
+
+async def test_with_recovery_points_a_process_killed_again_looks_up_and_sends_nothing_twice(recovering: Stage) -> None:
+    """(R134, R139, R141)"""
+    points = await points_of(recovering)
+    deaths: list[tuple[Kill, ...]] = []
+    for name in LOST_SECOND_DEATHS:
+        first = Kill(points.index(name) + 1, name)
+        resumed = await recovering.play(first)
+        assert resumed.judge() == Verdict()
+        deaths += ways(resumed.lives[1].points, first)
+    cases = await recovering.sweep("recovery, killed twice", deaths)
+    assert faults(cases) == []
+    names = [case.lives[1].points[-1] for case in cases]
+    assert names.count(LOOKUP) == names.count("after lookup pay") == 2  # that find it done, and not done
+
+
+async def test_a_process_killed_after_its_run_has_left_a_send_sends_nothing_twice(recovering: Stage) -> None:
+    """(R141)"""
+    leaves = {"LEAVES": "resume"}
+    whole = await recovering.play(Kill(0, "", leaves))
+    points = whole.lives[0].points
+    left = points.index(LEFT)
+    assert whole.judge() == Verdict()
+    assert points.count("before send") == 3  # one a turn
+    cases = await recovering.sweep("recovery, left and resumed", ways(points, settings=leaves)[left:])
+    assert faults(cases) == []
+
+
+async def test_closing_in_order_stores_the_reply_of_a_send_that_was_left(recovering: Stage) -> None:
+    """(R141, R143)"""
+    leaves = {"LEAVES": "close"}
+    whole = await recovering.play(Kill(0, "", leaves))
+    assert whole.judge() == Verdict()
+    first, second = whole.lives
+    assert first.status == 0
+    asked = [fact["attempt_id"] for fact in map(json.loads, second.one("found")) if fact["fact"] == "reply_taken"]
+    assert asked == first.all("left_attempt")
+    assert whole.state(1).unsettled == []
+    assert second.points.count("before send") == 2  # the other turns
+    cases = await recovering.sweep("recovery, left and closed", ways(first.points, settings=leaves))
+    assert faults(cases) == []
 
 
 async def test_a_run_whose_owner_may_live_is_not_resumed(stage: Stage) -> None:

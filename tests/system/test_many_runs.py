@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from agentloop.exchange import Fact, OriginOpened, ReplyTaken, RunClosed, SendEn
 from agentloop.persistence.postgres import PostgresBackend
 from agentloop.persistence.sqlite import SQLiteBackend
 from tests.source import ROOT
-from tests.system.load_child import OWN, SHARED, TURNS, backend_at, effects, text_of, together
+from tests.system.load_child import TURNS, backend_at, effects, requests, text_of, together
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 RUNS = 50
 PROCESSES = 4
+OWN = 20
+LEFT = 20
+SHARED = tuple(f"shared{number}" for number in range(5))
 
 ASKED = [SendStarted, SendEnded, ReplyTaken]
 FACTS = [OriginOpened, *([*ASKED, SlotMoved, SlotMoved] * (TURNS - 1)), *ASKED, RunClosed]
@@ -37,7 +41,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 
 
 async def check(backend: SQLiteBackend | PostgresBackend, runs: list[str], folder: Path) -> None:
-    """Every run is there whole and once, and each of its tools was run once."""
+    """Every run is there whole and once; each of its tools was run once, and each of its requests sent once."""
     for run in runs:
         held: list[Fact] = await backend.load_run(run)
         assert [type(fact) for fact in held] == FACTS
@@ -46,6 +50,7 @@ async def check(backend: SQLiteBackend | PostgresBackend, runs: list[str], folde
     assert await backend.runs(unfinished=True) == []
     expected = Counter(f"{run}/{turn}.0 {run}-{turn}" for run in runs for turn in range(TURNS - 1))
     assert Counter(effects(folder)) == expected
+    assert Counter(requests(folder)) == Counter(f"{run}/{turn}" for run in runs for turn in range(TURNS))
 
 
 def tell(what: str, runs: int, batches: int, commits: int) -> None:
@@ -53,6 +58,30 @@ def tell(what: str, runs: int, batches: int, commits: int) -> None:
         f"\n{what}: {runs} runs of {TURNS} model calls and {TURNS - 1} tools, {batches} batches in {commits} commits: "
         f"{batches / runs / TURNS:.1f} batches and {commits / runs / TURNS:.2f} commits a turn"
     )
+
+
+async def at_once(
+    work: str, place: tuple[str, str], folder: Path, runs: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """What processes report that begin this work at once, each on some runs."""
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.system.load_child", work, *place, str(folder)),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        for _ in runs
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+    lines = [json.dumps(names).encode() + b"\n" for names in runs]
+    ended = await asyncio.gather(
+        *(process.communicate(line) for process, line in zip(processes, lines, strict=True)),
+    )
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    return [json.loads(printed) for printed, _ in ended]
 
 
 async def test_runs_at_once_in_one_process_share_their_commits(place: tuple[str, str], tmp_path: Path) -> None:
@@ -70,41 +99,31 @@ async def test_runs_at_once_in_one_process_share_their_commits(place: tuple[str,
     await again.close()
 
 
-async def test_one_run_makes_one_commit_for_each_thing_that_must_not_be_guessed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoint", [False, True])
+async def test_one_run_makes_one_commit_for_each_thing_that_must_not_be_guessed(
+    tmp_path: Path, checkpoint: bool
+) -> None:
     """Before a send, with its reply, with each tool's answer, at the beginning and at the end.
 
     What comes before a tool is in the commit that is made just before it anyway.
     """
     backend = backend_at(str(tmp_path / "store.db"), "")
-    assert await together(backend, ["alone"], tmp_path) == {"alone": text_of("alone")}
+    assert await together(backend, ["alone"], tmp_path, checkpoint=checkpoint) == {"alone": text_of("alone")}
     assert backend.batches == BATCHES
     assert backend.commits == BATCHES + 2  # its lease is taken and given up
-    tell("one run alone", 1, backend.batches, backend.commits)
+    tell(f"one run alone, {'with' if checkpoint else 'without'} recovery points", 1, backend.batches, backend.commits)
 
 
 async def test_processes_that_run_at_once_lose_and_double_nothing(place: tuple[str, str], tmp_path: Path) -> None:
     """(R90)"""
     first = backend_at(*place)
     await first.open()
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.system.load_child", f"p{number}", *place, str(tmp_path)),
-            cwd=ROOT,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        for number in range(PROCESSES)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"ready\n"
-    ended = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
-    assert [process.returncode for process in processes] == [0] * PROCESSES
-    reports: list[dict[str, Any]] = [json.loads(printed) for printed, _ in ended]
+    owned = [[f"p{number}-{at}" for at in range(OWN)] for number in range(PROCESSES)]
+    reports = await at_once("run", place, tmp_path, [[*runs, *SHARED] for runs in owned])
 
-    own = [f"p{number}-{at}" for number in range(PROCESSES) for at in range(OWN)]
-    for number, report in enumerate(reports):
-        assert {run for run in report["done"] if run not in SHARED} == {f"p{number}-{at}" for at in range(OWN)}
+    own = [run for runs in owned for run in runs]
+    for runs, report in zip(owned, reports, strict=True):
+        assert {run for run in report["done"] if run not in SHARED} == set(runs)
         assert all(said == text_of(run) for run, said in report["done"].items())
     assert {run for report in reports for run in report["done"]} == {*own, *SHARED}
     await check(first, [*own, *SHARED], tmp_path)
@@ -112,3 +131,34 @@ async def test_processes_that_run_at_once_lose_and_double_nothing(place: tuple[s
     batches, commits = (sum(report[name] for report in reports) for name in ("batches", "commits"))
     assert batches == (len(own) + len(SHARED)) * BATCHES
     tell(f"{PROCESSES} processes, {type(first).__name__}", len(own) + len(SHARED), batches, commits)
+
+
+async def test_runs_that_left_their_sends_are_resumed_by_other_processes(
+    place: tuple[str, str], tmp_path: Path
+) -> None:
+    """One process with 20 runs on a file, two with 10 each on a database (R129, R141, R143)"""
+    count = 2 if place[1] else 1
+    runs = [[f"p{number}-{at}" for at in range(LEFT // count)] for number in range(count)]
+    names = [run for own in runs for run in own]
+    store = backend_at(*place)
+    await store.open()
+    left = await at_once("leave", place, tmp_path, runs)
+    attempts = {run: attempt for report in left for run, attempt in report["done"].items()}
+    assert set(attempts) == set(names)
+    for run, attempt in attempts.items():
+        opened, *sent = await store.load_run(run)
+        assert isinstance(opened, OriginOpened)
+        assert opened.checkpoint
+        assert [(type(fact), getattr(fact, "attempt_id", "")) for fact in sent] == [(kind, attempt) for kind in ASKED]
+    assert Counter(requests(tmp_path)) == Counter(f"{run}/0" for run in names)
+    assert [row.lease for row in await store.runs(unfinished=True)] == [None] * LEFT
+
+    resumed = await at_once("resume", place, tmp_path, runs[::-1])
+    assert {run: said for report in resumed for run, said in report["done"].items()} == {
+        run: text_of(run) for run in names
+    }
+    await check(store, names, tmp_path)
+    await store.close()
+    batches, commits = (sum(report[name] for report in (*left, *resumed)) for name in ("batches", "commits"))
+    assert batches == LEFT * BATCHES
+    tell(f"left and resumed, {count} processes each, {type(store).__name__}", LEFT, batches, commits)

@@ -340,6 +340,13 @@ def test_a_name_that_the_wire_does_not_take_is_refused(name: Any) -> None:
     assert error.code == "bad_tool_name"
 
 
+@pytest.mark.parametrize(
+    ("name", "got"), [("a b", "another character"), ("a" * 65, "65 characters"), ("", "0 characters")]
+)
+def test_a_refused_name_says_whether_it_is_its_length(name: str, got: str) -> None:
+    assert str(refusal(plain, name=name)).endswith(f": expected 1 to 64 of A-Z a-z 0-9 _ -, got {got}")
+
+
 def test_a_function_without_a_name_needs_one() -> None:
     partial = functools.partial(plain, names=["a"])
     assert refusal(partial).code == "bad_tool_name"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from agentloop.wire import LENIENT, OPENAI, PRESETS, check_stream, narrowest_first, narrowest_verdict
+from agentloop.wire.check import Verdict
 from tests.wire.quirks import QUIRKS
 from tests.wire.streams import DONE, FIRST, HELLO, STOP, text
 
@@ -15,6 +16,14 @@ def test_a_verdict_has_either_a_reply_or_a_refusal() -> None:
     good, bad = check_stream(HELLO), check_stream(HELLO[:-1])
     assert (good.reply is None, good.refusal, good.dialect) == (False, None, "openai")
     assert (bad.reply, bad.refusal and bad.refusal.code, bad.dialect) == (None, "missing_done", "openai")
+
+
+def test_a_verdict_is_frozen_and_given_by_name() -> None:
+    verdict = check_stream(HELLO)
+    with pytest.raises(AttributeError):
+        verdict.reply = None  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Verdict(verdict.reply, None, "openai")  # type: ignore[misc]
 
 
 def test_nothing_is_read_past_the_end_or_the_refusal() -> None:

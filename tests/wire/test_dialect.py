@@ -37,6 +37,15 @@ def flags() -> list[str]:
     ]
 
 
+def test_a_dialect_is_frozen_given_by_name_and_closed() -> None:
+    with pytest.raises(AttributeError):
+        OPENAI.usage_absent = True  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Dialect("other")  # type: ignore[misc]
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.convert({"name": "other", "usage_abscent": True}, Dialect)
+
+
 def test_every_allowance_has_its_reason_and_its_evidence() -> None:
     assert sorted(ALLOWANCES) == sorted(flags())
     for name, reason in ALLOWANCES.items():
@@ -239,6 +248,22 @@ def test_a_name_comes_in_pieces_only_before_its_arguments() -> None:
     assert refused(*events, dialect=allowing("name_pieces")).code == "name_conflict"
 
 
+@pytest.mark.parametrize("nothing", ["", None])
+def test_arguments_that_are_empty_do_not_end_a_name_in_pieces(nothing: str | None) -> None:
+    events = (
+        FIRST,
+        calls(call(0, id="a", name="get_", arguments=nothing)),
+        calls(call(0, arguments=nothing)),
+        calls(call(0, name="weather", arguments=nothing)),
+        calls(call(0, arguments=OSLO)),
+        CALLED,
+        COUNTED,
+        DONE,
+    )
+    (made,) = accepted(*events, dialect=allowing("name_pieces")).calls
+    assert (made.name, made.arguments.text) == ("get_weather", OSLO)
+
+
 def test_an_object_of_arguments_must_come_whole() -> None:
     """R18: nothing is glued to it."""
     dialect = allowing("arguments_object")
@@ -414,6 +439,23 @@ def test_calls_that_come_after_the_finish_are_checked_at_the_end() -> None:
     assert refused(FIRST, CALLED, COUNTED, DONE, dialect=dialect).code == "terminal_conflict"
     assert refused(FIRST, CALLED, text("x"), dialect=dialect).code == "after_terminal"
     assert refused(FIRST, STOP, late, dialect=allowing("delta_after_finish")).code == "after_terminal"
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "x"},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "x"}]}]},
+        {"reasoning_content": "x"},
+        {"reasoning": "x"},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "x"}]},
+        {"refusal": "x"},
+    ],
+    ids=lambda delta: next(iter(delta)),
+)
+def test_no_part_of_a_reply_may_follow_its_finish(delta: dict[str, object]) -> None:
+    late = chunk(choice(delta))
+    assert refused(FIRST, text("Hi"), STOP, late, dialect=allowing("content_parts")).code == "after_terminal"
 
 
 @pytest.mark.parametrize("late", [calls(call(0, id="a", name="f", arguments='{"n":1}')), text("more")])

@@ -64,6 +64,15 @@ def test_older_and_shorter_forms_mean_the_same() -> None:
     assert decode_request(ask(stream_options={"include_usage": False})).request.options.include_usage is False
 
 
+@pytest.mark.parametrize(("said", "strict"), [({}, False), ({"strict": None}, False), ({"strict": True}, True)])
+def test_a_schema_is_strict_only_where_it_says_so(said: dict[str, Any], strict: bool) -> None:
+    shape = {"name": "o", "schema": {"type": "object"}, **said}
+    asked = decode_request(ask(response_format={"type": "json_schema", "json_schema": shape}))
+    assert asked.request.options.response_format == ResponseFormat(
+        kind="json_schema", name="o", schema='{"type":"object"}', strict=strict
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "path"),
     [

@@ -110,6 +110,21 @@ def test_servers_that_vary_every_chunk_are_soon_left_alone() -> None:
     assert tries < 20
 
 
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("read", "again"), [(4, False), (5, True)])
+def test_a_stencil_that_has_read_enough_is_followed_by_another_at_once(read: int, again: bool, whole: bool) -> None:
+    maker = StencilMaker()
+    data = text("x")[6:-2]
+    for _ in range(2):
+        maker.missed(data, decode_plain(data))
+    assert maker.current is not None
+    for block in [text("y") * read] if whole else [text("y")] * read:
+        assert (maker.current.read_block if whole else maker.current.read_one)(block)
+    other = chunk(choice({"reasoning": "x"}))[6:-2]
+    maker.missed(other, decode_plain(other))
+    assert (maker.current is not None) is again
+
+
 def test_texts_that_look_like_framing_stay_texts() -> None:
     words = [
         "a",

@@ -28,7 +28,8 @@ def add_parser(subparsers: Any) -> None:
         "inspect",
         help="look into a store: conversations, runs, what is unsettled",
         description="Shows what a store holds. It takes no lease and writes nothing, so it may be used while "
-        "others run. Exit 0, 1 when the store cannot be read or has no such run, 2 on wrong usage.",
+        "others run. Exit 0, 1 when the store cannot be read or has no such run, 2 on wrong usage, a store that is "
+        "not there or output that cannot be written.",
     )
     parser.add_argument("store", metavar="STORE", help="a SQLite store, a snapshot, or postgresql://...")
     parser.add_argument("--run", dest="ref", metavar="REF", help="one run, as a timeline")
@@ -38,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it; 1 when it cannot be read, 2 when it is not there."""
+    """Show it; 1 when it cannot be read, 2 when it is not there or the page cannot be written."""
     if args.json and args.html:
         args.usage_error("--json and --html: expected one of them")
     try:
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             Path(args.html).write_text(page(view), encoding="utf-8", newline="\n")
         except OSError as error:
             print(f"agentloop inspect: --html: {error.strerror}: {clean(args.html)}", file=sys.stderr)
-            return 1
+            return 2
     else:
         screen = Screen(sys.stdout)
         lines = timeline_lines(view.runs[0], screen.style) if args.ref is not None else store_lines(view, screen.style)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ...messages import Usage
 from .views import AttemptView, CallView, MessageView, RunView, StoreView
-from .words import clean, clock, counted, duration, run_title, size, tokens
+from .words import answered, clean, clock, counted, duration, place, run_title, size, tokens
 
 __all__ = ["page"]
 
@@ -48,6 +48,7 @@ _MARKS: Final = {
     "redacted": _Mark("idle", "■"),
     "skipped": _Mark("idle", "○"),
     "open": _Mark("idle", "○"),
+    "recovery points": _Mark("idle", "◆"),
 }
 _OTHER: Final = _Mark("idle", "·")
 
@@ -144,7 +145,9 @@ def _links(view: StoreView, numbers: list[int]) -> Iterator[str]:
 def _run(number: int, run: RunView) -> Iterator[str]:
     yield f'<article class="run" id="run-{number}" aria-labelledby="title-{number}">\n<header>\n'
     where = f'<span class="in">in <bdi>{_text(run.conversation)}</bdi></span>' if run.conversation is not None else ""
-    yield f'<h2 id="title-{number}"><bdi>{_text(run_title(run))}</bdi> {where} {_pill(_state(run), run.reason)}</h2>\n'
+    points = _pill("recovery points", None) if run.recovery_points else ""
+    title = f"<bdi>{_text(run_title(run))}</bdi> {where} {_pill(_state(run), run.reason)} {points}"
+    yield f'<h2 id="title-{number}">{title}</h2>\n'
     yield f'<ul class="facts">\n<li><code>{_text(run.run_id)}</code></li>\n<li>{clock(run.opened_at_ms)}</li>\n'
     if run.kind != "branch":
         told = [
@@ -157,7 +160,11 @@ def _run(number: int, run: RunView) -> Iterator[str]:
         yield "".join(f"<li>{item}</li>\n" for item in told if item)
     if run.continues is not None:
         yield f"<li>continues <code>{_text(run.continues)}</code></li>\n"
-    yield "</ul>\n</header>\n"
+    yield "</ul>\n"
+    if run.checkpoint is not None:
+        point, evidence = map(_text, place(run.checkpoint))
+        yield f'<p class="point">checkpoint <strong>{point}</strong> · <bdi>{evidence}</bdi></p>\n'
+    yield "</header>\n"
     yield from _bar(run)
     yield from _notes(run)
     if run.kind == "run":
@@ -216,13 +223,15 @@ def _attempt(run: RunView, attempt: AttemptView) -> Iterator[str]:
         told.append(f"took {duration(attempt.duration_ms)}")
     if attempt.usage is not None:
         told.append(f"tokens {tokens(attempt.usage)}")
+    if attempt.status is not None:
+        told.append(answered(attempt))
     if attempt.state in ("failed", "abandoned"):
         told.append("may have been processed" if attempt.may_have_been_processed else "was not processed")
     if attempt.author:
         told.append(f"settled by <bdi>{_text(attempt.author)}</bdi>")
     if attempt.reply is not None:
         told.append(f"{size(attempt.reply.bytes)}, finish <bdi>{_text(str(attempt.reply.finish))}</bdi>")
-    told.append(f"attempt <code>{_text(attempt.attempt_id)}</code>")
+    told.append(f'<span class="id">attempt <code>{_text(attempt.attempt_id)}</code></span>')
     yield f'<li class="model">{_offset(run, attempt.started_at_ms)}'
     yield f'<div class="head"><strong>Model call {attempt.number}</strong> {_pill(_end(run, attempt), attempt.code)} '
     yield f'<span class="small">{" · ".join(told)}</span></div>'

@@ -88,7 +88,7 @@ def run_view(row: RunRow, facts: list[Fact]) -> RunView:
 def _take(view: RunView, fact: Fact) -> None:
     match fact:
         case OriginOpened():
-            view.continues = _place(fact.continues)
+            view.continues, view.recovery_points = _place(fact.continues), fact.checkpoint
             view.messages = [_message(message) for message in fact.messages]
             view.tools = [spec.name for spec in fact.tools]
         case SendStarted():
@@ -105,6 +105,7 @@ def _take(view: RunView, fact: Fact) -> None:
             attempt = next(item for item in view.attempts if item.attempt_id == fact.attempt_id)
             attempt.state, attempt.code, attempt.author = fact.outcome, fact.code, fact.author
             attempt.may_have_been_processed, attempt.usage = fact.may_have_been_processed, fact.usage
+            attempt.status, attempt.retry_after = fact.status, fact.retry_after
             attempt.ended_at_ms = fact.at_ms
             if fact.author is None:
                 attempt.duration_ms = _between(attempt.started_at_ms, fact.at_ms)

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ...exchange import Checkpoint, CompletedPoint, ModelPoint, PreparedPoint, ToolsPoint
 from .views import AttemptView, CallView, RunView, StoreView
-from .words import clean, clock, counted, duration, size, tokens
+from .words import answered, clean, clock, counted, duration, place, size, tokens
 
 __all__ = ["Style", "store_lines", "timeline_lines"]
 
@@ -60,7 +59,19 @@ def store_lines(view: StoreView, style: Style) -> Iterator[str]:
         yield from _table(["CONVERSATION", "RUNS", "ON IT NOW", "BRANCH OF"], rows, style)
     if view.runs:
         yield ""
-        heads = ["RUN", "CONVERSATION", "AGENT", "OPENED (UTC)", "STATE", "TIME", "ATTEMPTS", "CALLS", "TOKENS", "SIZE"]
+        heads = [
+            "RUN",
+            "CONVERSATION",
+            "AGENT",
+            "OPENED (UTC)",
+            "STATE",
+            "RECOVERY",
+            "TIME",
+            "ATTEMPTS",
+            "CALLS",
+            "TOKENS",
+            "SIZE",
+        ]
         yield from _table(heads, [_run_row(run) for run in view.runs], style)
     for run in view.runs:
         if run.unsettled:
@@ -91,6 +102,8 @@ def timeline_lines(run: RunView, style: Style) -> Iterator[str]:
 
 def _attempt_lines(attempt: AttemptView, zero: int, style: Style) -> Iterator[str]:
     told = [f"model {_cell(attempt.model)}", _why(attempt.state, attempt.code, attempt.author)]
+    if attempt.status is not None:
+        told.append(answered(attempt))
     if attempt.state in ("failed", "abandoned"):
         told.append("may have been processed" if attempt.may_have_been_processed else "was not processed")
     if attempt.usage is not None:
@@ -127,7 +140,8 @@ def _facts(run: RunView, style: Style) -> Iterator[str]:
         ("took", duration(run.duration_ms)),
         ("calls", f"{counted(run.model_calls, 'model call')}, {counted(run.tool_calls, 'tool execution')}"),
         ("tokens", tokens(run.usage)),
-        ("checkpoint", run.checkpoint and _point(run.checkpoint)),
+        ("recovery", "points" if run.recovery_points else None),
+        ("checkpoint", run.checkpoint and ": ".join(place(run.checkpoint))),
         ("stored", f"{counted(run.facts, 'fact')}, {size(run.bytes)}"),
         ("owner", run.owner and f"{run.owner} for {run.owned_for_seconds:g} s"),
         ("redacted by", run.author),
@@ -137,21 +151,8 @@ def _facts(run: RunView, style: Style) -> Iterator[str]:
             yield f"  {style(name.ljust(13), 'dim')}{_cell(value, longest=200)}"
 
 
-def _point(point: Checkpoint) -> str:
-    if type(point) is PreparedPoint:
-        return f"prepared: origin {point.origin_id}"
-    if type(point) is ModelPoint:
-        answers = counted(point.feedback, "answer")
-        return f"model-waiting: model call {point.call_sequence}, attempt {point.attempt_id}, {answers} stored"
-    if type(point) is CompletedPoint:
-        return f"completed: {point.outcome}, exchanges {point.digest[:16]}"
-    assert type(point) is ToolsPoint
-    place = f"tools: exchange {point.exchange}, {counted(len(point.feedback), 'answer')} stored"
-    return place if point.cursor is None else f"{place}, at call {point.exchange}.{point.cursor}"
-
-
 def _run_row(run: RunView) -> list[str]:
-    attempts = Counter(attempt.state for attempt in run.attempts)
+    attempts = Counter(_attempt_word(attempt) for attempt in run.attempts)
     calls = Counter(_call_word(call) for call in run.calls)
     return [
         run.run_id,
@@ -159,6 +160,7 @@ def _run_row(run: RunView) -> list[str]:
         run.agent or "-",
         clock(run.opened_at_ms),
         _state(run),
+        "points" if run.recovery_points else "-",
         duration(run.duration_ms),
         _counts(attempts),
         _counts(calls),
@@ -184,6 +186,13 @@ def _state(run: RunView) -> str:
     if run.kind == "redacted":
         return f"redacted, was {state}"
     return f"{state}, {run.unsettled} to settle" if run.unsettled else state
+
+
+def _attempt_word(attempt: AttemptView) -> str:
+    if attempt.status is None:
+        return attempt.state
+    wait = "" if attempt.retry_after is None else f", wait {attempt.retry_after:g} s"
+    return f"{attempt.state} ({attempt.status}{wait})"
 
 
 def _call_word(call: CallView) -> str:

@@ -86,6 +86,8 @@ class AttemptView(View):
 
     Attributes:
         state: ``replied``, ``failed``, ``abandoned``, or ``open`` while nobody knows its end.
+        status: the HTTP status that answered in place of a stream. retry_after: seconds to wait, as
+            the server asked with it. None where it did not.
         ended_at_ms: when its end was recorded. duration_ms: from its claim to that.
         step_ms: to the next attempt or the end of the run, so with the tools that its reply asked for; None
             while there is neither.
@@ -98,6 +100,8 @@ class AttemptView(View):
     state: str = "open"
     code: str | None = None
     may_have_been_processed: bool = True
+    status: int | None = None
+    retry_after: float | None = None
     author: str | None = None
     usage: Usage | None = None
     ended_at_ms: int | None = None
@@ -113,6 +117,7 @@ class RunView(View):
         kind: ``run``; ``branch``: where a conversation begins at another's exchange; ``redacted``:
             a run whose texts were removed.
         state: how it ended; ``running`` while somebody owns it, ``unfinished`` where nobody does.
+        recovery_points: whether it was begun with ``checkpoint=True``; None where no record tells.
         checkpoint: where it is, with the evidence; None for a branch.
         continues: the exchange that it follows, as "origin.index".
         source: for a branch, the conversation that it comes from.
@@ -127,6 +132,7 @@ class RunView(View):
     agent: str = ""
     state: str = "unfinished"
     reason: str | None = None
+    recovery_points: bool | None = None
     checkpoint: Checkpoint | None = None
     opened_at_ms: int = 0
     ended_at_ms: int | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from ...exchange import Checkpoint, CompletedPoint, ModelPoint, PreparedPoint, ToolsPoint
 from ...messages import Usage
-from .views import RunView
+from .views import AttemptView, RunView
 
-__all__ = ["clean", "clock", "counted", "duration", "run_title", "size", "tokens"]
+__all__ = ["answered", "clean", "clock", "counted", "duration", "place", "run_title", "size", "tokens"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -72,3 +73,25 @@ def run_title(run: RunView) -> str:
     if run.kind == "branch":
         return f"branch of {run.source}"
     return run.agent or "run"
+
+
+def answered(attempt: AttemptView) -> str:
+    """What a server answered in place of a stream: "HTTP 429, asked to wait 2 s"; empty where it did not."""
+    if attempt.status is None:
+        return ""
+    wait = "" if attempt.retry_after is None else f", asked to wait {attempt.retry_after:g} s"
+    return f"HTTP {attempt.status}{wait}"
+
+
+def place(point: Checkpoint) -> tuple[str, str]:
+    """Where a run is, and the evidence, with the ids that a person would look for."""
+    if type(point) is PreparedPoint:
+        return "prepared", f"origin {point.origin_id}"
+    if type(point) is ModelPoint:
+        answers = counted(point.feedback, "answer")
+        return "model-waiting", f"model call {point.call_sequence}, attempt {point.attempt_id}, {answers} stored"
+    if type(point) is CompletedPoint:
+        return "completed", f"outcome {point.outcome}, exchanges {point.digest[:16]}"
+    assert type(point) is ToolsPoint
+    at = "" if point.cursor is None else f", at call {point.exchange}.{point.cursor}"
+    return "tools", f"exchange {point.exchange}, {counted(len(point.feedback), 'answer')} stored{at}"

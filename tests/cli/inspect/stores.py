@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from agentloop.testing import call as asked
 from agentloop.testing import reply as scripted
 from tests.exchange.desk import Desk
 from tests.messages.values import call, reply
+from tests.mortal import Ground
 
-__all__ = ["HOSTILE", "fill", "left_behind"]
+__all__ = ["HOSTILE", "fill", "fill_with_recovery", "left_behind"]
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'single' \x1b[31m\u202e\0"
 
@@ -70,3 +72,49 @@ def left_behind() -> Iterator[list[Fact]]:
     desk.take(turn, reply(Text(text="wait"), call("a", name="pay", arguments='{"n": -0}'), word="tool_calls"))
     desk.start(turn, 0, 0)
     yield desk.facts
+
+
+async def find_payment(to: str) -> str:
+    """What became of a payment."""
+    return f"paid {to}"
+
+
+@al.tool(recovery=find_payment)
+async def pay(to: str) -> str:
+    """Pay somebody."""
+    return f"paid {to}"
+
+
+@al.tool(recovery="settle")
+async def mail(to: str) -> str:
+    """Write to somebody."""
+    return f"wrote {to}"
+
+
+async def fill_with_recovery(path: Path) -> None:
+    """Fill a SQLite store with runs of a process that died at several points, and one that was refused.
+
+    ``refused`` was answered 429 and sent once more. ``found`` died in ``pay``, and its lookup said what
+    became of it; ``mailing`` died in ``mail``, and ``asking`` in a send, and each waits for a host.
+    """
+    agent = al.Agent(name="cashier", instructions="Pay, then write.", tools=[pay, mail])
+    ground = Ground(path)
+
+    async def die(run_id: str, tool: str, *, at: int) -> None:
+        provider = ScriptedProvider([scripted("On it.", calls=[asked(tool, to="Ann")])])
+        async with ground.mortal(provider, at=at) as (dying, medium):
+            run = asyncio.create_task(dying.run(agent, f"Please {tool} Ann.", run_id=run_id, checkpoint=True))
+            await medium.dead.wait()
+        await asyncio.wait({run})
+        run.exception()
+        ground.clock.advance(31)
+
+    await die("asking", "pay", at=3)  # the reply is not stored
+    await die("mailing", "mail", at=4)  # the answer of the tool is not stored
+    await die("found", "pay", at=4)
+    busy = al.HTTPStatusError("HTTP 429", status=429, retry_after=0.01)
+    async with ground.runtime(
+        ScriptedProvider([scripted("Ann is paid."), busy, scripted("Here I am.")]), resend=al.ResendPolicy()
+    ) as runtime:
+        await runtime.resume("found", agent)
+        await runtime.run(agent, "Are you there?", run_id="refused", conversation="busy")

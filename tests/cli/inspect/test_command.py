@@ -18,7 +18,7 @@ from agentloop.cli import main
 from agentloop.persistence import write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider
-from tests.cli.inspect.stores import HOSTILE, fill
+from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery
 
 
 @pytest.fixture
@@ -30,6 +30,12 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def runs(path: Path) -> dict[str, str]:
     return asyncio.run(fill(path))
+
+
+@pytest.fixture
+def recovered(path: Path) -> Path:
+    asyncio.run(fill_with_recovery(path))
+    return path
 
 
 def inspect(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -129,7 +135,7 @@ def test_a_run_is_a_timeline_with_sizes_and_usage(
     ):
         assert words in out
     assert "no end" in inspect(capsys, str(path), "--run", "sending")
-    assert "checkpoint   completed: completed, exchanges " in out
+    assert "checkpoint   completed: outcome completed, exchanges " in out
     assert "redacted by  Ada" in inspect(capsys, str(path), "--run", "hidden")
 
 
@@ -142,9 +148,9 @@ def test_a_run_says_which_point_it_is_at(capsys: pytest.CaptureFixture[str], pat
 
     assert point("sending") == "model-waiting: model call 1, attempt attempt-s, 0 answers stored"
     assert point("calling") == "tools: exchange 0, 0 answers stored, at call 0.0"
-    assert point("failing").startswith("completed: failed, exchanges ")
-    assert point("hidden").startswith("completed: completed, exchanges ")
-    assert point(runs["branched"]).startswith("completed: completed")
+    assert point("failing").startswith("completed: outcome failed, exchanges ")
+    assert point("hidden").startswith("completed: outcome completed, exchanges ")
+    assert point(runs["branched"]).startswith("completed: outcome completed")
     view = json.loads(inspect(capsys, str(path), "--json"))
     points = {run["run_id"]: run["checkpoint"] for run in view["runs"] if run["kind"] != "branch"}
     assert [run["checkpoint"] for run in view["runs"] if run["kind"] == "branch"] == [None]
@@ -152,6 +158,56 @@ def test_a_run_says_which_point_it_is_at(capsys: pytest.CaptureFixture[str], pat
     waiting, tools = points["sending"], points["calling"]
     assert (waiting["point"], waiting["attempt_id"], waiting["feedback"]) == ("model-waiting", "attempt-s", 0)
     assert (tools["point"], tools["cursor"], tools["effects"], tools["feedback"]) == ("tools", 0, [claim], [])
+
+
+def test_what_a_server_answered_in_place_of_a_stream_is_shown_with_its_wait(
+    capsys: pytest.CaptureFixture[str], recovered: Path
+) -> None:
+    (row,) = (line for line in inspect(capsys, str(recovered)).splitlines() if line.startswith("refused"))
+    assert "1 failed (429, wait 0.01 s), 1 replied" in row
+    told = "HTTP 429, asked to wait 0.01 s"
+    timeline = inspect(capsys, str(recovered), "--run", "refused")
+    assert f"model call 1  model scripted-model, failed (http_status), {told}, was not processed" in timeline
+    assert timeline.count("HTTP") == 1
+    view = json.loads(inspect(capsys, str(recovered), "--run", "refused", "--json"))
+    attempts = view["runs"][0]["attempts"]
+    assert [(item["status"], item["retry_after"]) for item in attempts] == [(429, 0.01), (None, None)]
+    assert Page(inspect(capsys, str(recovered), "--html", "-")).text.count(told) == 1
+
+
+def test_runs_with_recovery_points_are_marked_and_the_page_says_where_each_is(
+    capsys: pytest.CaptureFixture[str], recovered: Path
+) -> None:
+    """(R129, R133, R134)"""
+    heads, *rows = inspect(capsys, str(recovered)).splitlines()[5:10]
+    column = slice(heads.index("RECOVERY"), heads.index("TIME"))
+    assert {row.split()[0]: row[column].strip() for row in rows} == {
+        "asking": "points",
+        "mailing": "points",
+        "found": "points",
+        "refused": "-",
+    }
+    assert "recovery     points" in inspect(capsys, str(recovered), "--run", "found")
+    assert "recovery  " not in inspect(capsys, str(recovered), "--run", "refused")
+    view = json.loads(inspect(capsys, str(recovered), "--json"))
+    assert [run["recovery_points"] for run in view["runs"]] == [True, True, True, False]
+    text = Page(inspect(capsys, str(recovered), "--html", "-")).text
+    assert text.count("recovery points") == 3
+    assert text.count("checkpoint ") == 4
+    for words in (
+        "model-waiting · model call 1, attempt ",
+        "tools · exchange 0, 0 answers stored, at call 0.0",
+        "completed · outcome completed, exchanges ",
+        "settled by recovery:pay",
+    ):
+        assert words in text
+
+
+def test_whether_a_redacted_run_had_recovery_points_is_not_known(
+    capsys: pytest.CaptureFixture[str], path: Path, runs: dict[str, str]
+) -> None:
+    view = json.loads(inspect(capsys, str(path), "--run", "hidden", "--json"))
+    assert view["runs"][0]["recovery_points"] is None
 
 
 # -- JSON
@@ -322,7 +378,7 @@ def test_wrong_usage_and_a_page_that_cannot_be_written(
     assert caught.value.code == 2
     capsys.readouterr()
     page = tmp_path / "no" / "page.html"
-    assert fault(capsys, str(path), "--html", str(page)) == (1, f"--html: No such file or directory: {page}")
+    assert fault(capsys, str(path), "--html", str(page)) == (2, f"--html: No such file or directory: {page}")
 
 
 def test_a_password_is_never_repeated(capsys: pytest.CaptureFixture[str]) -> None:
