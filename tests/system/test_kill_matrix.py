@@ -184,7 +184,7 @@ async def test_claims_that_are_stored_late_are_seen_as_double_effects(stage: Sta
 async def test_with_recovery_points_only_a_send_and_what_a_host_wants_to_settle_wait_for_one(recovering: Stage) -> None:
     """(R129, R132-R135, R139, R141)"""
     points = await points_of(recovering)
-    assert len(points) > 40
+    assert len(points) > 35
     cases = await recovering.sweep("recovery, killed once", ways(points))
     assert faults(cases) == []
     found = [case.state(1) for case in cases]
