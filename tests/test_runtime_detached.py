@@ -378,6 +378,22 @@ async def test_a_sink_that_fails_ends_the_send(ground: Ground) -> None:
         await slow.gone.wait()
 
 
+async def test_what_another_run_left_is_an_error_like_any_other_to_a_sink_s_own_run() -> None:
+    """A sink that runs something itself, which is left, has failed: the attempt gets its end (R62)"""
+
+    class Nested:
+        async def emit(self, event: al.OutputEvent) -> None:
+            if isinstance(event, al.TextPreview):
+                raise al.ModelPending("another run", "another attempt")
+
+    async with al.Runtime(ScriptedProvider([reply("one")])) as runtime:
+        with pytest.raises(al.ModelPending, match="another run"):
+            await runtime.run(AGENT, "go", run_id="r", sink=Nested())
+        status = await runtime.read("r")
+        assert (status.state, status.outcome.outcome) == ("found", "failed")
+        assert await runtime.unfinished() == []
+
+
 async def test_a_sink_that_waits_does_not_hold_the_send(ground: Ground) -> None:
     """(R141, R144)"""
     slow, stuck = Slow(), asyncio.Event()

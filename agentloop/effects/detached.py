@@ -93,21 +93,21 @@ class Patience:
         self._clock: asyncio.Timeout | None = None
 
     def clock(self) -> asyncio.Timeout:
-        """Begin to wait for one send: ``async with patience.clock()``."""
+        """Begin to wait for one send: ``async with patience.clock()``, then `over`."""
         self._clock = asyncio.timeout(self.seconds)
         return self._clock
+
+    def over(self) -> None:
+        """The wait has ended, however it did."""
+        self._clock = None
 
     def extend(self, seconds: float | None) -> None:
         """Another caller came, who waits so long; from now on, where a send is waited for already."""
         if self.seconds is None or (seconds is not None and seconds <= self.seconds):
             return
         self.seconds = seconds
-        clock = self._clock
-        if clock is not None and clock.when() is not None and not clock.expired():
-            try:
-                clock.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
-            except RuntimeError:
-                self._clock = None  # that wait is over
+        if self._clock is not None and not self._clock.expired():
+            self._clock.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
 class PendingSend:

@@ -22,8 +22,6 @@ __all__ = ["Claim", "Scope", "deliver_cancel", "settle"]
 
 T = TypeVar("T")
 
-_ENDLESS = Patience(None)  # nothing of it ever changes: there is no longer one
-
 
 class Claim(NamedTuple):
     """One execution of a tool, reserved in the ledger, with the arguments that the tool admitted."""
@@ -42,7 +40,7 @@ class Scope:
         turn: the run's facts, as state.
         paused: whether the run shall stop before its next effect and stay unfinished.
         sends: where the run's sends live; None where they end with the run's own task (attached).
-        patience: how long the run waits for a detached send.
+        patience: how long the run waits for a detached send; None is as long as it takes.
         left: whether the run's caller has gone, so that a detached send goes on without it.
         repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         claim: the execution whose slot is ``started`` and whose tool has not begun.
@@ -117,7 +115,7 @@ class Scope:
         self.tools, self.threads, self.emitter = tools, threads, emitter
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
         self.paused, self.left = paused, left
-        self.sends, self.patience = sends, patience or _ENDLESS
+        self.sends, self.patience = sends, patience
         self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
         self.repeatable, self.lookups = tools.repeatable, tools.lookups

@@ -10,7 +10,8 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
 from ..errors import AgentLoopError, HTTPStatusError, LimitExceeded, ModelPending, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
@@ -18,7 +19,7 @@ from ..exchange import Entry, RequestRef
 from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
 from .claims import Choose, claim_next
-from .detached import PendingSend, Preview, Sends
+from .detached import Patience, PendingSend, Preview, Sends
 from .scope import Scope, deliver_cancel, settle
 
 __all__ = ["Rejected", "join", "measure", "send"]
@@ -66,7 +67,7 @@ async def send(scope: Scope, choose: Choose | None = None) -> ModelReply:
         raise Rejected(error) from None
     attempt = _Attempt(scope, scope.new_id(), began, choose=choose)
     held = await attempt.claim(ref)
-    try:
+    async with attempt:
         await attempt.tell_start()
         if held:
             await deliver_cancel()
@@ -77,16 +78,6 @@ async def send(scope: Scope, choose: Choose | None = None) -> ModelReply:
         else:
             reply = await _wait_for(scope, attempt.detach(request, scope.sends), attempt)
             await attempt.tell_parsed(reply)
-    except ModelPending:
-        await attempt.tell_end("pending", code=ModelPending.code)
-        raise
-    except BaseException as error:
-        await attempt.fail(error)
-        limit = _limit_of(scope, attempt, error)
-        if limit is not None:
-            raise Rejected(limit) from error
-        raise
-    await attempt.tell_end("success")
     return reply
 
 
@@ -98,21 +89,11 @@ async def join(scope: Scope, pending: PendingSend) -> ModelReply:
     """
     attempt = _Attempt(scope, pending.attempt_id, scope.clock(), pending=pending)
     attempt.call = scope.turn.model_calls
-    try:
+    async with attempt:
         await attempt.tell_start()
         reply = await _wait_for(scope, pending, attempt)
         attempt.charge(reply)
         await attempt.tell_parsed(reply)
-    except ModelPending:
-        await attempt.tell_end("pending", code=ModelPending.code)
-        raise
-    except BaseException as error:
-        await attempt.fail(error)
-        limit = _limit_of(scope, attempt, error)
-        if limit is not None:
-            raise Rejected(limit) from error
-        raise
-    await attempt.tell_end("success")
     return reply
 
 
@@ -122,8 +103,8 @@ async def _wait_for(scope: Scope, pending: PendingSend, attempt: _Attempt) -> Mo
     Any other cancel, and a sink that fails, cut the send off. Once it claims a call for this run, its end
     is waited for: that is a short write.
     """
-    task = pending.task
-    clock = scope.patience.clock()
+    task, patience = pending.task, scope.patience or Patience(None)
+    clock = patience.clock()
     try:
         async with clock:
             async for delta in pending.relay:
@@ -143,6 +124,7 @@ async def _wait_for(scope: Scope, pending: PendingSend, attempt: _Attempt) -> Mo
             raise ModelPending(scope.run_id, pending.attempt_id) from None
         raise
     finally:
+        patience.over()
         pending.attended = False
         pending.relay.leave()
     return task.result()
@@ -200,7 +182,7 @@ def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExc
 
 
 class _Attempt:
-    """One send: what is stored and told of it."""
+    """One send: what is stored and told of it. A block around it tells how it ended, and stores a failure."""
 
     __slots__ = (
         "_began",
@@ -230,6 +212,22 @@ class _Attempt:
         self.call = 0
         self.sending = self.opened = self.shown = self.ended = False
         self.usage: Usage | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.tell_end("success")
+        elif isinstance(error, ModelPending) and error.attempt_id == self.attempt_id:
+            await self.tell_end("pending", code=error.code)
+        else:
+            await self.fail(error)
+            limit = _limit_of(self._scope, self, error)
+            if limit is not None:
+                raise Rejected(limit) from error
 
     async def claim(self, ref: RequestRef) -> bool:
         """Store that the request is about to leave; say whether a cancel was held back meanwhile."""

@@ -157,6 +157,7 @@ async def test_patience_grows_and_never_shrinks() -> None:
     with pytest.raises(TimeoutError):
         async with patience.clock():
             await asyncio.Event().wait()
+    patience.over()
     patience.extend(20)  # nothing is waited for
     loop = asyncio.get_running_loop()
     async with patience.clock() as clock:
