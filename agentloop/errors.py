@@ -3,6 +3,7 @@
     AgentLoopError
     |-- InputError                 ours to refuse: a value handed in is wrong (also a ValueError)
     |   |-- AdmissionError             a value is not what a public boundary admits
+    |   |-- HandleError                a prepared call is another runner's, was used, or is out of date
     |   |-- HistoryError               calls and results of a history do not belong together
     |   |-- ToolDefinitionError        a tool or tool set cannot be registered
     |   `-- ToolResultError            what a tool returned cannot be a result
@@ -12,6 +13,8 @@
     |   |-- ConnectionLost             the request may have reached it; no reply began
     |   |-- SendTimeout                one of the three clocks ran out before a reply began
     |   `-- HTTPStatusError            the server answered with a status other than 200
+    |-- OutputRefused              a complete reply is not what was asked for
+    |-- CallTimeout                a model call took longer than its caller gave it (also a TimeoutError)
     |-- LimitExceeded              a configured ceiling was reached
     |   `-- BudgetError                a ledger has not enough left
     |-- ConflictError              two facts cannot both hold
@@ -41,10 +44,12 @@ __all__ = [
     "AdmissionError",
     "AgentLoopError",
     "BudgetError",
+    "CallTimeout",
     "ConflictError",
     "ConnectionFailed",
     "ConnectionLost",
     "HTTPStatusError",
+    "HandleError",
     "HistoryError",
     "InputError",
     "LimitExceeded",
@@ -52,6 +57,7 @@ __all__ = [
     "ModelPending",
     "NotOwnerError",
     "OutcomeError",
+    "OutputRefused",
     "PersistenceError",
     "ProviderError",
     "RestoreError",
@@ -99,6 +105,23 @@ class AdmissionError(InputError):
     def __str__(self) -> str:
         at = "" if self.position is None else f" (at character {self.position})"
         return f"{self.path}: {self.rule}{at}"
+
+
+class HandleError(InputError):
+    """A prepared model call cannot be made with this handle; nothing was sent or charged.
+
+    Attributes:
+        code: ``foreign_handle``: another runner, or nobody, prepared it. ``used_handle``: it was used
+            for a call before. ``expired_handle``: its runner was cancelled, or is past its deadline.
+        rule: what was expected and what came.
+    """
+
+    def __init__(self, code: str, rule: str) -> None:
+        super().__init__(code, rule)
+        self.code, self.rule = code, rule
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.rule}"
 
 
 class HistoryError(InputError):
@@ -271,6 +294,56 @@ class HTTPStatusError(ProviderError):
         super().__init__(message, attempt_id=attempt_id, may_have_been_processed=may_have_been_processed)
         self.status, self.retry_after, self.request_id = status, retry_after, request_id
         self.vendor_code, self.vendor_type, self.vendor_message = vendor_code, vendor_type, vendor_message
+
+
+class OutputRefused(AgentLoopError):
+    """A reply was complete, and is not what its transport asked for; or a collector broke its contract.
+
+    The reply itself is a stored fact. The value was never made from a part of it, and nothing was
+    repaired or asked again.
+
+    Attributes:
+        code: ``unexpected_call``, ``unexpected_text``, ``no_call``, ``several_calls``, ``call_conflict``,
+            ``unknown_tool``: calls and text are not what the transport takes. ``no_json``,
+            ``invalid_json``, ``not_an_object``, ``schema_mismatch``, ``refined``: its text or arguments
+            do not fit. ``incomplete``, ``refused``: it was cut off, or the model or a filter refused.
+            ``bad_fragment``, ``bad_output_chars``: a provider or a collector is at fault.
+        rule: what was expected and what came, with the place; none of the reply's text.
+        transport: id of the transport.
+        ref: where the reply is kept, as `Runtime.read` takes it; None where none is.
+    """
+
+    may_have_been_processed = True
+
+    def __init__(self, code: str, rule: str, *, transport: str = "", ref: str | None = None) -> None:
+        super().__init__(code, rule)
+        self.code, self.rule, self.transport, self.ref = code, rule, transport, ref
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+    def __str__(self) -> str:
+        by = f" (transport {self.transport!r})" if self.transport else ""
+        return f"{self.code}: {self.rule}{by}"
+
+
+class CallTimeout(AgentLoopError, TimeoutError):
+    """A model call took longer than the time it was given; it was cut off, and is not repeated.
+
+    Attributes:
+        limit: ``call_timeout``, or ``deadline`` of what it was part of.
+        seconds: how much that was.
+    """
+
+    code = "call_timeout"
+    may_have_been_processed = True
+
+    def __init__(self, limit: str, seconds: float) -> None:
+        super().__init__(limit, seconds)
+        self.limit, self.seconds = limit, seconds
+
+    def __str__(self) -> str:
+        return f"{self.limit}: expected an end within {self.seconds:g} s, got none"
 
 
 class LimitExceeded(AgentLoopError):

@@ -14,6 +14,10 @@ import msgspec
 from .errors import InputError
 
 __all__ = [
+    "CALL_TIMEOUT",
+    "CHILD_CONCURRENT_CALLS",
+    "CHILD_COUNT",
+    "CHILD_DEPTH",
     "CLOSE_SECONDS",
     "COLLECTION_BYTES",
     "ENCODED_REQUEST_BYTES",
@@ -26,10 +30,16 @@ __all__ = [
     "JSON_VALUES",
     "LEASE_SECONDS",
     "LoopLimits",
+    "MAX_CALL_TIMEOUT",
+    "MAX_INPUT_CHARS",
     "MAX_MODEL_CALLS",
     "MAX_MODEL_CALLS_CEILING",
+    "MAX_OUTPUT_CHARS",
+    "MAX_OUTPUT_TOKENS",
     "MAX_RESENDS",
     "MAX_RESENDS_CEILING",
+    "MAX_RUNNER_CALLS",
+    "MAX_SCHEMA_CHARS",
     "MAX_TOOLS",
     "MODEL_END_SECONDS",
     "REPLY_BYTES",
@@ -48,6 +58,7 @@ __all__ = [
     "TOTAL_TIMEOUT",
     "Timeouts",
     "WAIT_SECONDS",
+    "check_chars",
     "check_count",
     "check_seconds",
     "number_or_type",
@@ -105,6 +116,18 @@ SETTLE_SECONDS: Final = 30.0
 # local wait for a detached model call, which goes on after it (R96)
 WAIT_SECONDS: Final = 30.0
 
+# one model call of a runner; calls and children of one runner
+MAX_RUNNER_CALLS: Final = 8
+CALL_TIMEOUT: Final = 30.0
+MAX_CALL_TIMEOUT: Final = 2_147_483.647
+MAX_INPUT_CHARS: Final = 32_000
+MAX_OUTPUT_CHARS: Final = 16_000
+MAX_SCHEMA_CHARS: Final = 16_000
+MAX_OUTPUT_TOKENS: Final = 1_024
+CHILD_DEPTH: Final = 1
+CHILD_CONCURRENT_CALLS: Final = 1
+CHILD_COUNT: Final = 32
+
 # events
 MODEL_END_SECONDS: Final = 0.250
 
@@ -121,6 +144,19 @@ def check_count(name: str, value: object, low: int, high: int = SAFE_INTEGER, *,
     if type(value) is not int or not low <= value <= high:
         more = "" if raised_by is None else f" (more with {raised_by})"
         raise InputError(f"{name}: expected an integer from {low} to {high}{more}, got {number_or_type(value)}")
+
+
+def check_chars(name: str, value: object) -> None:
+    """Refuse anything but an ``int`` (not ``bool``) from 0 to 2**53 - 1, or ``math.inf``, which is no limit.
+
+    Raises:
+        InputError: says the name, the range and what came.
+    """
+    if type(value) is float and value == math.inf:
+        return
+    if type(value) is not int or not 0 <= value <= SAFE_INTEGER:
+        got = number_or_type(value)
+        raise InputError(f"{name}: expected an integer from 0 to {SAFE_INTEGER}, or math.inf, got {got}")
 
 
 def check_seconds(name: str, value: object, *, low: float = 0.0) -> None:

@@ -1,0 +1,5 @@
+"""Model calls for applications that want typed values and shared budgets."""
+
+from .transport import Collector, Fragment, Interaction, Stage, Transport
+
+__all__ = ["Collector", "Fragment", "Interaction", "Stage", "Transport"]

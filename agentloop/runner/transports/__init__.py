@@ -1,0 +1,3 @@
+"""The transports of this package."""
+
+__all__: list[str] = []
