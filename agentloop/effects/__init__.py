@@ -1,16 +1,21 @@
 """The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
+from .collecting import Collecting
 from .detached import Patience, PendingSend, Sends
 from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
 from .resend import Place, ResendPolicy
-from .scope import Claim, Scope, deliver_cancel, settle
+from .scope import Claim, Label, Scope, deliver_cancel, settle
 from .send import Rejected, join, measure, send
+from .signal import Bound, Signal
 from .tool_call import ToolOutcome, ToolThreads, execute
 
 __all__ = [
+    "Bound",
     "Claim",
+    "Collecting",
+    "Label",
     "Ledger",
     "Patience",
     "PendingSend",
@@ -20,6 +25,7 @@ __all__ = [
     "Resource",
     "Scope",
     "Sends",
+    "Signal",
     "ToolOutcome",
     "ToolThreads",
     "answer_call",

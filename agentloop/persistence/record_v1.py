@@ -22,7 +22,7 @@ V1_END: Final = b',"version":1}'
 """How such a record ends, in the form that was written."""
 
 _UNTOLD: Final[Mapping[type, Mapping[str, Any]]] = {
-    OriginOpened: {"checkpoint": False},
+    OriginOpened: {"checkpoint": False, "call": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None},
     SlotMoved: {"at_ms": None},
     RerunAllowed: {"at_ms": None},
