@@ -131,12 +131,14 @@ from .messages import (
     decode_model_request,
     decode_tool_feedback,
     decode_tool_result,
+    messages_chars,
     reply_text,
     require_model_exchange,
     require_model_reply,
     require_model_request,
     require_tool_feedback,
     require_tool_result,
+    text_chars,
 )
 from .persistence import ConversationRow, RunRow
 from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
@@ -263,11 +265,13 @@ __all__ = [
     "encode_event",
     "event_id",
     "event_sequence",
+    "messages_chars",
     "reply_text",
     "require_model_exchange",
     "require_model_reply",
     "require_model_request",
     "require_tool_feedback",
     "require_tool_result",
+    "text_chars",
     "tool",
 ]
