@@ -79,8 +79,9 @@ class Interaction(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
         options: what the transport asks for; a field that is not its default overrides the runner's.
         tools: the visible tools.
         instruction: added to the instructions of the call; None adds none.
-        schema_chars: characters of all declarations: tools, response format, and a schema that stands in
-            the instruction, which is not counted twice (R244).
+        schema_chars: characters of all declarations: tools, response format, or a schema in the instruction.
+        declares_in_instruction: whether the declarations are part of ``instruction``, so that they are not
+            counted twice (R244).
     """
 
     create_response: Callable[[], Collector[T_co]]
@@ -89,6 +90,7 @@ class Interaction(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     tools: tuple[FunctionSpec, ...] = ()
     instruction: str | None = None
     schema_chars: int = 0
+    declares_in_instruction: bool = False
 
 
 @runtime_checkable
