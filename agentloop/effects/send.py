@@ -182,7 +182,14 @@ def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExc
 
 
 class _Attempt:
-    """One send: what is stored and told of it. A block around it tells how it ended, and stores a failure."""
+    """One send: what is stored and told of it. A block around it tells how it ended, and stores a failure.
+
+    Attributes:
+        sending: whether the provider was given the request. opened: whether it gave a stream.
+        refused: whether the provider refused the stream.
+        handed: whether a preview was handed on, be it to the run that may show it. shown: whether the run did.
+        ended: whether its end is stored.
+    """
 
     __slots__ = (
         "_began",
@@ -192,7 +199,9 @@ class _Attempt:
         "attempt_id",
         "call",
         "ended",
+        "handed",
         "opened",
+        "refused",
         "sending",
         "shown",
         "usage",
@@ -210,7 +219,7 @@ class _Attempt:
         self._scope, self.attempt_id, self._began = scope, attempt_id, began
         self._choose, self._pending = choose, pending
         self.call = 0
-        self.sending = self.opened = self.shown = self.ended = False
+        self.sending = self.opened = self.refused = self.handed = self.shown = self.ended = False
         self.usage: Usage | None = None
 
     async def __aenter__(self) -> Self:
@@ -240,13 +249,19 @@ class _Attempt:
     async def carry(self, request: ModelRequest, deliver: Callable[[Preview], Awaitable[None]]) -> ModelReply:
         """Send the request, hand on what may be shown, and store the checked reply."""
         scope, reasoning, limit = self._scope, self._scope.reasoning, self._scope.limits.reply_bytes
-        self.sending = True
-        async with scope.provider.stream(request, attempt_id=self.attempt_id, max_reply_bytes=limit) as stream:
-            self.opened = True
-            async for delta in stream:
-                if type(delta) is TextDelta or (reasoning and type(delta) is ReasoningDelta):
-                    await deliver(delta)
-            reply = await stream.reply()
+        self.sending, handing = True, False
+        try:
+            async with scope.provider.stream(request, attempt_id=self.attempt_id, max_reply_bytes=limit) as stream:
+                self.opened = True
+                async for delta in stream:
+                    if type(delta) is TextDelta or (reasoning and type(delta) is ReasoningDelta):
+                        self.handed = handing = True
+                        await deliver(delta)
+                        handing = False
+                reply = await stream.reply()
+        except StreamRefused:
+            self.refused = not handing  # else it is a sink's, of another request
+            raise
         self.charge(reply)
         if self._pending is None:
             await self.tell_parsed(reply)
@@ -318,6 +333,7 @@ class _Attempt:
         scope, known = self._scope, isinstance(error, AgentLoopError)
         processed, code = self.sending, self._code(error)
         of_send = self.sending and (self._pending is None or self._pending.cause is None)  # no sink's, nor the run's
+        refused, previewed = of_send and self.refused, self.handed
         status: int | None = None
         retry_after: float | None = None
         if known and of_send and not self.opened:
@@ -336,6 +352,8 @@ class _Attempt:
                 usage=usage,
                 status=status,
                 retry_after=retry_after,
+                stream_refused=refused,
+                previewed=previewed,
             )
         )
         self.ended = True

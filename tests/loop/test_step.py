@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloop.admission import canonical_text
-from agentloop.effects import Ledger, ResendPolicy
+from agentloop.effects import Ledger, Resend, ResendPolicy
 from agentloop.errors import InputError
 from agentloop.exchange import Entry, Turn
 from agentloop.limits import LoopLimits
-from agentloop.loop import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, cancelled_end, step, verdict
+from agentloop.loop import Action, Answer, Ask, Close, Recover, Skip, Wait, cancelled_end, step, verdict
 from agentloop.loop.step import _LIMITS, _WIRE_FRAME, ahead
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
 from agentloop.testing import ScriptedProvider
