@@ -5,7 +5,8 @@ from .detached import Patience, PendingSend, Sends
 from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
-from .resend import Place, ResendPolicy
+from .resend import Place, Resend, ResendPolicy, next_attempt
+from .rest import rest
 from .scope import Claim, Label, Scope, deliver_cancel, settle
 from .send import Rejected, join, measure, send
 from .signal import Bound, Signal
@@ -21,6 +22,7 @@ __all__ = [
     "PendingSend",
     "Place",
     "Rejected",
+    "Resend",
     "ResendPolicy",
     "Resource",
     "Scope",
@@ -35,7 +37,9 @@ __all__ = [
     "has_room",
     "join",
     "measure",
+    "next_attempt",
     "recover_calls",
+    "rest",
     "send",
     "settle",
     "skip_calls",

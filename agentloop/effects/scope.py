@@ -152,13 +152,20 @@ class Scope:
         self._provider, self._mint = provider, mint
 
     @property
-    def provider(self) -> Provider:
-        """Who gets the next request: the run's own, or a fallback after the ones before it refused this one."""
+    def provider_index(self) -> int:
+        """Who gets the next request: 0 is the run's own provider, n the policy's fallback n - 1.
+
+        It stands for the attempt under way until the end of that is stored; after a reply it is 0.
+        """
         refused, resend = self.turn.refused, self.resend
         place = resend.place(refused) if resend is not None and refused else None
-        if resend is None or place is None or not place.provider:
-            return self._provider
-        return resend.fallbacks[place.provider - 1]
+        return 0 if place is None else place.provider
+
+    @property
+    def provider(self) -> Provider:
+        """Who gets the next request: the run's own, or a fallback after the ones before it refused this one."""
+        index = self.provider_index
+        return self._provider if self.resend is None or not index else self.resend.fallbacks[index - 1]
 
     @property
     def model_id(self) -> str | None:

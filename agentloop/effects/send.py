@@ -186,7 +186,14 @@ def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExc
 
 
 class _Attempt:
-    """One send: what is stored and told of it. A block around it tells how it ended, and stores a failure."""
+    """One send: what is stored and told of it. A block around it tells how it ended, and stores a failure.
+
+    Attributes:
+        sending: whether the provider was given the request. opened: whether it gave a stream.
+        refused: whether the provider refused the stream.
+        handed: whether a preview was handed on, be it to the run that may show it. shown: whether the run did.
+        ended: whether its end is stored.
+    """
 
     __slots__ = (
         "_began",
@@ -197,7 +204,9 @@ class _Attempt:
         "attempt_id",
         "call",
         "ended",
+        "handed",
         "opened",
+        "refused",
         "sending",
         "shown",
         "usage",
@@ -217,7 +226,7 @@ class _Attempt:
         self._scope, self.attempt_id, self._began = scope, attempt_id, began
         self._choose, self._pending = choose, pending
         self.call = 0
-        self.sending = self.opened = self.shown = self.ended = False
+        self.sending = self.opened = self.refused = self.handed = self.shown = self.ended = False
         self.usage: Usage | None = None
 
     async def __aenter__(self) -> Self:
@@ -250,19 +259,24 @@ class _Attempt:
         collecting = self._collecting
         if collecting is not None:
             collecting.begin()
-        self.sending = True
-        async with scope.provider.stream(request, attempt_id=self.attempt_id, max_reply_bytes=limit) as stream:
-            self.opened = True
-            async for delta in stream:
-                if type(delta) is ReasoningDelta:
-                    if reasoning:
-                        await deliver(delta)
-                    continue
-                if collecting is not None:
-                    collecting.take(delta)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
-                if type(delta) is TextDelta:
-                    await deliver(delta)
-            reply = await stream.reply()
+        self.sending, handing = True, False
+        try:
+            async with scope.provider.stream(request, attempt_id=self.attempt_id, max_reply_bytes=limit) as stream:
+                self.opened = True
+                async for delta in stream:
+                    kind = type(delta)
+                    if collecting is not None and kind is not ReasoningDelta:
+                        handing = True
+                        collecting.take(delta)  # type: ignore[arg-type]  # mypy does not narrow unions by a variable
+                        handing = False
+                    if kind is TextDelta or (reasoning and kind is ReasoningDelta):
+                        self.handed = handing = True
+                        await deliver(delta)  # type: ignore[arg-type]  # as above
+                        handing = False
+                reply = await stream.reply()
+        except StreamRefused:
+            self.refused = not handing  # else it is a sink's, of another request
+            raise
         self.charge(reply)
         fault = None if collecting is None else collecting.finish(reply)
         if self._pending is None and fault is None:
@@ -343,6 +357,7 @@ class _Attempt:
         scope, known = self._scope, isinstance(error, AgentLoopError)
         processed, code = self.sending, self._code(error)
         of_send = self.sending and (self._pending is None or self._pending.cause is None)  # no sink's, nor the run's
+        refused, previewed = of_send and self.refused, self.handed
         status: int | None = None
         retry_after: float | None = None
         if known and of_send and not self.opened:
@@ -361,6 +376,8 @@ class _Attempt:
                 usage=usage,
                 status=status,
                 retry_after=retry_after,
+                stream_refused=refused,
+                previewed=previewed,
             )
         )
         self.ended = True

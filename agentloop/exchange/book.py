@@ -222,6 +222,8 @@ class Book(Recovery):
         usage: Usage | None = None,
         status: int | None = None,
         retry_after: float | None = None,
+        stream_refused: bool = False,
+        previewed: bool | None = None,
     ) -> tuple[Fact, ...]:
         """End an attempt without a reply; `SendEnded` has what the fields mean.
 
@@ -241,6 +243,8 @@ class Book(Recovery):
             at_ms=at_ms,
             status=status,
             retry_after=retry_after,
+            stream_refused=stream_refused,
+            previewed=previewed,
         )
         return (ended,)
 

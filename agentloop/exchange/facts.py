@@ -9,7 +9,8 @@ a run whose texts were removed.
 
 This is the form of version 2. Records of version 1 told no end of an effect: read from one, ``at_ms``
 of `SendEnded`, `SlotMoved` and `RerunAllowed` is None, and nothing else writes None there; nor did they
-tell ``status`` and ``retry_after`` of `SendEnded`.
+tell ``status``, ``retry_after``, ``stream_refused`` and ``previewed`` of `SendEnded`. Early ones of version 2
+did not tell the last two either.
 """
 
 from __future__ import annotations
@@ -153,6 +154,10 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
         author: who settled an attempt that nobody knows the outcome of; None where it is reported.
         status: the HTTP status that answered in place of a stream; None where none did.
         retry_after: seconds to wait, as the server asked with it; None where it did not.
+        stream_refused: whether the provider refused the stream (`StreamRefused`), and ``code`` says why; False
+            where the record did not tell.
+        previewed: of an attempt that brought no reply, whether something of it had been shown, or handed on
+            to be; None where it was replied or settled, or the record did not tell.
     """
 
     attempt_id: str
@@ -164,6 +169,8 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
     author: str | None = None
     status: int | None = None
     retry_after: float | None = None
+    stream_refused: bool = False
+    previewed: bool | None = None
 
 
 class ReplyTaken(_Fact, frozen=True, tag="reply_taken"):

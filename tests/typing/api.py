@@ -64,7 +64,7 @@ assistant = al.Agent(
 async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
     provider = al.ChatCompletions(base_url, model="m", api_key=lambda: "key", timeouts=al.Timeouts(total=5))
     as_provider: al.Provider = provider
-    policy = al.ResendPolicy(max_resends=1, on_unavailable=True, delay=0.1, max_delay=5, fallbacks=(provider,))
+    policy = al.ResendPolicy(on_unavailable=True, on_refused_stream=True, delay=0.1, max_delay=5, fallbacks=(provider,))
     assert_type(policy.fallbacks, tuple[al.Provider, ...])
     async with al.Runtime(as_provider, resend=policy) as runtime:
         result = await runtime.run(assistant, "hello", deps=notes, sink=sink)
