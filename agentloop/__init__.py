@@ -20,6 +20,7 @@ this map and holds the imports to it.
     persistence/      6  backends, and the store: append, then install, then publish
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, one tool execution
+    runner/           8  transports, and what a model call is measured by
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
@@ -37,7 +38,7 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
-from .effects import ResendPolicy
+from .effects import Ledger, ResendPolicy
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -175,6 +176,7 @@ __all__ = [
     "InputError",
     "JsonLinesSink",
     "JsonText",
+    "Ledger",
     "LimitExceeded",
     "LoopLimits",
     "LostError",
