@@ -18,7 +18,14 @@ __all__ = ["ModelEnd", "ModelParsed", "ModelStart", "OutputEvent", "ReasoningPre
 
 
 class ModelStart(Event, frozen=True):
-    """A model call was admitted: its budget is debited and its request is about to be sent."""
+    """A model call was admitted: its budget is debited and its request is about to be sent.
+
+    Attributes:
+        call_sequence: its number among the calls of its run, or of its runner, from 1.
+        stage_id: where in an application it is made. model_id: the host's word for a registered model.
+        model, dialect: what is asked for on the wire, and what the answer is held against.
+        transport, route: how its value is asked for; empty where there is no transport.
+    """
 
     type: ClassVar[str] = "model.start"
 
@@ -27,6 +34,9 @@ class ModelStart(Event, frozen=True):
     stage_id: str = "model"
     model: str = ""
     dialect: str = ""
+    model_id: str | None = None
+    transport: str = ""
+    route: str = ""
 
 
 class TextPreview(Event, frozen=True):
