@@ -12,7 +12,7 @@ this map and holds the imports to it.
     limits.py         1  every default and range in one place
     admission/        2  strict JSON, canonical JSON, digests
     messages/         3  what is said, frozen; require_* checks what a host hands in
-    events/           4  what happened, frozen: envelope, output, process, their order
+    events/           4  what happened, frozen: envelope, output, process, their order; a journal of calls
     wire/             4  sans-IO Chat Completions: framing, chunks, assembler, dialects, encoding
     exchange/         5  the conversation as facts, pure: origins, entries, slots, book
     tools/            5  typed function to Tool, schema, policy, tool sets
@@ -20,6 +20,7 @@ this map and holds the imports to it.
     persistence/      6  backends, and the store: append, then install, then publish
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, one tool execution
+    runner/           8  transports, and what a model call is measured by
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
@@ -37,7 +38,7 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
-from .effects import ResendPolicy
+from .effects import Ledger, ResendPolicy
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -71,19 +72,27 @@ from .events import (
     ENVELOPE_FIELDS,
     EVENT_TYPES,
     EVENT_VERSION,
+    ContextRecord,
     Event,
+    Journal,
+    JournalSnapshot,
+    ModelCallRecord,
+    ModelCallTrace,
     ModelEnd,
     ModelParsed,
     ModelStart,
     OutputEvent,
     ProcessEvent,
     ReasoningPreview,
+    RejectedCall,
     RequestRejected,
     ResendScheduled,
     RunEnded,
     RunEvent,
     RunStarted,
     TextPreview,
+    ToolCallRecord,
+    ToolCallTrace,
     ToolEnded,
     ToolProgress,
     ToolSkipped,
@@ -162,6 +171,7 @@ __all__ = [
     "ConflictError",
     "ConnectionFailed",
     "ConnectionLost",
+    "ContextRecord",
     "ConversationRow",
     "Dialect",
     "ENVELOPE_FIELDS",
@@ -175,12 +185,17 @@ __all__ = [
     "HistoryError",
     "ImagePart",
     "InputError",
+    "Journal",
+    "JournalSnapshot",
     "JsonLinesSink",
     "JsonText",
+    "Ledger",
     "LimitExceeded",
     "LoopLimits",
     "LostError",
     "Message",
+    "ModelCallRecord",
+    "ModelCallTrace",
     "ModelEnd",
     "ModelExchange",
     "ModelOptions",
@@ -205,6 +220,7 @@ __all__ = [
     "QueueSink",
     "ReasoningPreview",
     "Recorder",
+    "RejectedCall",
     "ReplayProvider",
     "RequestRejected",
     "ResendPolicy",
@@ -236,6 +252,8 @@ __all__ = [
     "Timeouts",
     "Tool",
     "ToolCall",
+    "ToolCallRecord",
+    "ToolCallTrace",
     "ToolChoice",
     "ToolClaim",
     "ToolContext",

@@ -14,7 +14,7 @@ from tests.source import PACKAGE, modules, public_names, tree
 # What the top level takes from packages that it does not re-export whole.
 CHOSEN = {
     "agentloop.agent": ["Agent"],
-    "agentloop.effects": ["ResendPolicy"],
+    "agentloop.effects": ["Ledger", "ResendPolicy"],
     "agentloop.exchange": [
         "BookLimits",
         "Checkpoint",

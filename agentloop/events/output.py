@@ -21,10 +21,10 @@ class ModelStart(Event, frozen=True):
     """A model call was admitted: its budget is debited and its request is about to be sent.
 
     Attributes:
-        call_sequence: number among the calls of its run or runner, from 1.
-        stage_id: the host's word for where it is made.
-        model: as the provider asks for it. model_id: its name among several, None where there is one.
-        transport, route: how a value is asked for, "" where nothing but a reply is.
+        call_sequence: its number among the calls of its run, or of its runner, from 1.
+        stage_id: where in an application it is made. model_id: the host's word for a registered model.
+        model, dialect: what is asked for on the wire, and what the answer is held against.
+        transport, route: how its value is asked for; empty where there is no transport.
     """
 
     type: ClassVar[str] = "model.start"

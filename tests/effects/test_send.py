@@ -50,6 +50,27 @@ async def test_a_send_is_charged_once_and_its_tokens_when_they_are_known() -> No
     assert (stage.ledger.spent("model_calls"), stage.ledger.spent("tokens")) == (1, 7)
 
 
+async def test_usage_is_charged_before_anybody_is_told_of_it() -> None:
+    """A sink that fails on it changes nothing of what was charged and stored (R258)."""
+    seen: list[int] = []
+
+    class Failing(RecordingSink):
+        async def emit(self, event: al.Event) -> None:
+            if isinstance(event, al.ModelParsed | al.ModelEnd):
+                seen.append(stage.ledger.spent("tokens"))
+            if isinstance(event, al.ModelEnd):
+                raise ValueError("of a host")
+
+    stage = Stage([reply("hi", usage=(3, 4))], sink=Failing())
+    scope = await stage.open()
+    await send(scope)
+    assert seen == [7, 7]
+    end = stage.events[-1]
+    assert isinstance(end, al.ModelEnd)
+    assert end.usage == scope.turn.usage == al.Usage(input_tokens=3, output_tokens=4, total_tokens=7)
+    assert stage.ledger.spent("tokens") == 7
+
+
 @pytest.mark.parametrize("answer", [reply("hi"), al.ConnectionLost("gone")])
 async def test_the_end_of_an_attempt_is_stored_with_its_time(answer: Any) -> None:
     async def slowly(request: al.ModelRequest) -> Any:

@@ -70,7 +70,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
     ModelEnd: {
         "attempt_id": texts,
         "call_sequence": counts,
-        "status": statuses,
+        "status": statuses | st.just("pending"),
         "retracted": st.booleans(),
         "code": st.none() | texts,
         "usage": usages,

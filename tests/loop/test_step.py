@@ -31,9 +31,9 @@ def ledger_of(limits: LoopLimits, turn: Turn | None = None) -> Ledger:
     """The ledger of a run with these limits, with what ``turn`` used taken off."""
     ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
     if turn is not None:
-        ledger.charge("model_calls", turn.model_calls)
-        ledger.charge("tool_calls", turn.tool_calls)
-        ledger.charge("tokens", turn.usage.total_tokens if turn.usage else 0)
+        ledger.note_spent("model_calls", turn.model_calls)
+        ledger.note_spent("tool_calls", turn.tool_calls)
+        ledger.note_spent("tokens", turn.usage.total_tokens if turn.usage else 0)
     return ledger
 
 
