@@ -143,7 +143,22 @@ from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
 from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
-from .tools import NOT_DONE, NotDone, Tool, ToolContext, ToolPolicy, ToolSet, tool
+from .tools import (
+    NOT_DONE,
+    ArgumentsRefused,
+    NotDone,
+    SelectionContext,
+    Tool,
+    ToolCallRecord,
+    ToolContext,
+    ToolInvocation,
+    ToolJournal,
+    ToolPipeline,
+    ToolPolicy,
+    ToolSet,
+    selection,
+    tool,
+)
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
 from .wire.dialect import Dialect
@@ -152,6 +167,7 @@ __all__ = [
     "AdmissionError",
     "Agent",
     "AgentLoopError",
+    "ArgumentsRefused",
     "BookLimits",
     "BudgetError",
     "ChatCompletions",
@@ -220,6 +236,7 @@ __all__ = [
     "RunRow",
     "RunStarted",
     "Runtime",
+    "SelectionContext",
     "SendStatus",
     "SendTimeout",
     "Sink",
@@ -234,6 +251,7 @@ __all__ = [
     "Timeouts",
     "Tool",
     "ToolCall",
+    "ToolCallRecord",
     "ToolChoice",
     "ToolClaim",
     "ToolContext",
@@ -242,6 +260,9 @@ __all__ = [
     "ToolEnded",
     "ToolFailed",
     "ToolFeedback",
+    "ToolInvocation",
+    "ToolJournal",
+    "ToolPipeline",
     "ToolPolicy",
     "ToolProgress",
     "ToolResult",
@@ -269,5 +290,6 @@ __all__ = [
     "require_model_request",
     "require_tool_feedback",
     "require_tool_result",
+    "selection",
     "tool",
 ]

@@ -3,6 +3,7 @@
 from .arguments import ArgumentsRefused
 from .context import SelectionContext, ToolContext
 from .function import Tool, tool
+from .pipeline import ToolCallRecord, ToolInvocation, ToolJournal, ToolPipeline
 from .policy import ToolPolicy
 from .recovery import NOT_DONE, NotDone
 from .result import clean_text, cut_result, require_value
@@ -15,7 +16,11 @@ __all__ = [
     "NotDone",
     "SelectionContext",
     "Tool",
+    "ToolCallRecord",
     "ToolContext",
+    "ToolInvocation",
+    "ToolJournal",
+    "ToolPipeline",
     "ToolPolicy",
     "ToolSet",
     "clean_text",
