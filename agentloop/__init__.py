@@ -154,7 +154,22 @@ from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
 from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
-from .tools import NOT_DONE, NotDone, Tool, ToolContext, ToolPolicy, ToolSet, tool
+from .tools import (
+    NOT_DONE,
+    ArgumentsRefused,
+    NotDone,
+    SelectionContext,
+    Tool,
+    ToolCallRecord,
+    ToolContext,
+    ToolInvocation,
+    ToolJournal,
+    ToolPipeline,
+    ToolPolicy,
+    ToolSet,
+    selection,
+    tool,
+)
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
 from .wire.dialect import Dialect
@@ -163,6 +178,7 @@ __all__ = [
     "AdmissionError",
     "Agent",
     "AgentLoopError",
+    "ArgumentsRefused",
     "BookLimits",
     "BudgetError",
     "ChatCompletions",
@@ -238,6 +254,7 @@ __all__ = [
     "RunRow",
     "RunStarted",
     "Runtime",
+    "SelectionContext",
     "SendStatus",
     "SendTimeout",
     "Sink",
@@ -262,6 +279,9 @@ __all__ = [
     "ToolEnded",
     "ToolFailed",
     "ToolFeedback",
+    "ToolInvocation",
+    "ToolJournal",
+    "ToolPipeline",
     "ToolPolicy",
     "ToolProgress",
     "ToolResult",
@@ -291,5 +311,6 @@ __all__ = [
     "require_tool_feedback",
     "require_tool_result",
     "text_chars",
+    "selection",
     "tool",
 ]
