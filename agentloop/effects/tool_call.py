@@ -14,7 +14,6 @@ whose caller was cancelled, goes on, and the pool remembers it until it has ende
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import threading
 import time
@@ -27,12 +26,14 @@ import msgspec
 from ..errors import AgentLoopError, InputError, ToolFailed, ToolResultError
 from ..limits import FEEDBACK_BYTES, TOOL_THREADS, check_count
 from ..messages import ToolResult
-from ..tools import Tool, ToolContext, clean_text, cut_result
+from ..tools import Tool, ToolContext, clean_text, cut_result, require_value
 
 __all__ = ["NoThreadError", "ToolOutcome", "ToolThreads", "encoded", "execute", "run_once"]
 
 _MESSAGE_CHARS: Final = 2_000
 """Longer error messages are cut before they are measured in bytes."""
+
+_AWAITABLE: Final = "expected a value, got an awaitable; define the tool with async def"
 
 T = TypeVar("T")
 
@@ -289,11 +290,7 @@ def encoded(tool: Tool, value: object) -> ToolResult:
         ToolResultError: it is an awaitable, or has no JSON. Encoding calls code of the value's
             class, which may raise anything.
     """
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()  # it never ran, and nobody will await it
-        raise ToolResultError(tool.name, "expected a value, got an awaitable; define the tool with async def")
-    return tool.encode(value)
+    return tool.encode(require_value(tool.name, value, _AWAITABLE))
 
 
 def _answered(tool: Tool, value: object) -> ToolOutcome:

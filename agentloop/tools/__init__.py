@@ -1,22 +1,26 @@
 """Typed functions as tools: what a model sees, what it may pass, and what it reads back."""
 
 from .arguments import ArgumentsRefused
-from .context import ToolContext
+from .context import SelectionContext, ToolContext
 from .function import Tool, tool
 from .policy import ToolPolicy
 from .recovery import NOT_DONE, NotDone
-from .result import clean_text, cut_result
+from .result import clean_text, cut_result, require_value
+from .selection import selection
 from .toolset import ToolSet
 
 __all__ = [
     "ArgumentsRefused",
     "NOT_DONE",
     "NotDone",
+    "SelectionContext",
     "Tool",
     "ToolContext",
     "ToolPolicy",
     "ToolSet",
     "clean_text",
     "cut_result",
+    "require_value",
+    "selection",
     "tool",
 ]

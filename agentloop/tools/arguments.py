@@ -51,7 +51,8 @@ class ArgumentsRefused(InputError):
     """Arguments that a tool does not take. It did not run.
 
     Attributes:
-        code: ``invalid_json``, ``not_an_object`` or ``schema_mismatch``.
+        code: ``invalid_json``, ``not_an_object`` or ``schema_mismatch``; ``refined`` where a check of a
+            selection refused them.
         feedback: what the model shall read; never the arguments as a whole, up to 560 characters.
             It may name members that the model wrote.
         rule: what was expected and what came, for errors and logs: of the text it holds positions
