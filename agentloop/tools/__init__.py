@@ -3,6 +3,7 @@
 from .arguments import ArgumentsRefused
 from .context import SelectionContext, ToolContext
 from .function import Tool, tool
+from .output import TypedOutput
 from .policy import ToolPolicy
 from .recovery import NOT_DONE, NotDone
 from .result import clean_text, cut_result, require_value
@@ -18,6 +19,7 @@ __all__ = [
     "ToolContext",
     "ToolPolicy",
     "ToolSet",
+    "TypedOutput",
     "clean_text",
     "cut_result",
     "require_value",

@@ -43,6 +43,7 @@ _RULES: Final = {
     "invalid_json": "expected one JSON text",
     "not_an_object": "expected one JSON object",
     "schema_mismatch": "expected a value that fits the schema, got another",
+    "refined": "expected arguments that the checks of the tool take, got others",
 }
 _PLAIN: Final = re.compile(r"(?!Object contains)[^'\"]*\Z")  # what msgspec says without quoting the value
 

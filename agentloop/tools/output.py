@@ -61,6 +61,7 @@ class TypedOutput(Generic[T]):
     schema: str
     strict: bool
     wrapped: bool
+    _arguments: Arguments
 
     @overload
     def __init__(self, of: type[T], *, name: str | None = None) -> None: ...
