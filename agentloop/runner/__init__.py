@@ -3,6 +3,17 @@
 from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
 from .context import ContextPlan, TokenCount
 from .transport import Collector, Fragment, Interaction, Stage, Transport
+from .transports import (
+    PLAIN_TEXT,
+    JsonText,
+    NativeCall,
+    PlainText,
+    Route,
+    Session,
+    SessionCall,
+    SessionReply,
+    Structured,
+)
 
 __all__ = [
     "BuiltContext",
@@ -10,8 +21,17 @@ __all__ = [
     "ContextPlan",
     "Fragment",
     "Interaction",
+    "JsonText",
+    "NativeCall",
     "NeedsSummary",
+    "PLAIN_TEXT",
+    "PlainText",
+    "Route",
+    "Session",
+    "SessionCall",
+    "SessionReply",
     "Stage",
+    "Structured",
     "Summary",
     "SummaryOf",
     "TokenCount",

@@ -99,8 +99,7 @@ class Collection(Generic[T]):
         if type(chars) is not int or not 0 <= chars <= SAFE_INTEGER:
             rule = f"expected output_chars to be an integer of 0 or more, got {number_or_type(chars)}"
             raise OutputRefused("bad_output_chars", rule, transport=self._transport, ref=self._ref)
-        if chars > self.peak:
-            self.peak = chars
+        self.peak = max(self.peak, chars)
         if chars > self._max_chars:
             raise BudgetError("max_output_chars", int(self._max_chars), chars)
 

@@ -19,7 +19,7 @@ from typing import Final
 from ..admission import digest
 from ..effects import Signal, ToolThreads, settle
 from ..errors import AgentLoopError
-from ..exchange import Book, CallBasis, Receipt, ReceiptMint, RunOutcome, Turn
+from ..exchange import Book, CallBasis, ReceiptMint, RunOutcome, Turn
 from ..limits import CLOSE_SECONDS
 from ..messages import FunctionSpec, Message, ModelOptions
 from ..persistence import MemoryBackend, Store

@@ -10,7 +10,6 @@ signal's reason; the time it was given; then whatever the call met (R324, R325).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import TracebackType
@@ -490,10 +489,9 @@ class ModelRunner:
             self._emitter.observers = self._host.observers
         self._preflight(prepared, said)
         turn = self._family.turn
-        async with _NO_WAIT if turn is None else Bound(self._signal):
-            async with _NO_WAIT if turn is None else turn:
-                async with Bound(self._signal, self._call_timeout):
-                    return await self._call(prepared.messages(said), prepared, began, started_at_ms)
+        async with _NO_WAIT if turn is None else Bound(self._signal), _NO_WAIT if turn is None else turn:
+            async with Bound(self._signal, self._call_timeout):
+                return await self._call(prepared.messages(said), prepared, began, started_at_ms)
 
     def _preflight(self, prepared: Prepared[Any], said: tuple[Message, ...]) -> None:
         try:

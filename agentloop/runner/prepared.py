@@ -49,8 +49,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         message_chars: of the application's messages; images count 0.
-        instruction_chars: of the transport's instruction. schema_chars: of its declarations.
-        transport_chars: of both, where the declarations stand in the instruction counted once.
+        instruction_chars: of the transport's instruction, without declarations that stand in it.
+        schema_chars: of the declarations, wherever they stand. transport_chars: of both.
         input_chars: of messages and transport.
         max_input_chars, max_schema_chars: what ``message_chars`` and ``transport_chars`` may be.
         input_tokens: as the counter says, for the whole request; None without a counter (R243).
@@ -164,6 +164,8 @@ def prepared_by(
     if interaction.instruction is not None and type(interaction.instruction) is not str:
         raise InputError(f"{where}: expected an instruction of type str or None")
     check_count(f"{where}: schema_chars", interaction.schema_chars, 0)
+    embeddable = min(interaction.schema_chars, len(interaction.instruction or ""))
+    check_count(f"{where}: embedded_chars", interaction.embedded_chars, 0, embeddable)
     asked = _merged(options, interaction.options, max_output_tokens)
     probe = (UserMessage(content="-"),)  # a request has at least one message
     require_model_request(ModelRequest(messages=probe, options=asked, tools=interaction.tools))
@@ -191,8 +193,8 @@ def measured(
     """
     interaction = prepared.interaction
     message_chars = messages_chars(said)
-    instruction_chars = len(interaction.instruction or "")
-    apart = 0 if interaction.declares_in_instruction else interaction.schema_chars
+    instruction_chars = len(interaction.instruction or "") - interaction.embedded_chars
+    transport_chars = instruction_chars + interaction.schema_chars
     tokens = allowed = None
     if sizes.tokens is not None:
         request = ModelRequest(
@@ -204,8 +206,8 @@ def measured(
         message_chars=message_chars,
         instruction_chars=instruction_chars,
         schema_chars=interaction.schema_chars,
-        transport_chars=instruction_chars + apart,
-        input_chars=message_chars + instruction_chars + apart,
+        transport_chars=transport_chars,
+        input_chars=message_chars + transport_chars,
         max_input_chars=min(sizes.max_input_chars, max_chars),
         max_schema_chars=sizes.max_schema_chars,
         input_tokens=tokens,

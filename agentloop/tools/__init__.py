@@ -3,6 +3,7 @@
 from .arguments import ArgumentsRefused
 from .context import SelectionContext, ToolContext
 from .function import Tool, tool
+from .output import TypedOutput
 from .pipeline import ToolCallRecord, ToolInvocation, ToolJournal, ToolPipeline
 from .policy import ToolPolicy
 from .recovery import NOT_DONE, NotDone
@@ -23,6 +24,7 @@ __all__ = [
     "ToolPipeline",
     "ToolPolicy",
     "ToolSet",
+    "TypedOutput",
     "clean_text",
     "cut_result",
     "require_value",
