@@ -160,7 +160,6 @@ from .tools import (
     NotDone,
     SelectionContext,
     Tool,
-    ToolCallRecord,
     ToolContext,
     ToolInvocation,
     ToolJournal,

@@ -41,12 +41,15 @@ class Rejected(Exception):
         self.error = error
 
 
-async def send(scope: Scope, choose: Choose | None = None, collecting: Collecting | None = None) -> ModelReply:
+async def send(
+    scope: Scope, choose: Choose | None = None, *, collecting: Collecting | None = None, began: float | None = None
+) -> ModelReply:
     """Make the next model call of the run; return its reply, which is a stored fact then.
 
     Args:
         collecting: makes a value of the answer, and is all that the run is for: the run is closed with
             the reply. None takes any reply, and the run goes on.
+        began: when its preparation began, on the scope's clock; None is now.
         choose: says which of the reply's calls comes next. Its claim is stored with the reply then, and
             is ``scope.claim``; None claims none.
 
@@ -61,7 +64,7 @@ async def send(scope: Scope, choose: Choose | None = None, collecting: Collectin
         asyncio.CancelledError: the attempt is recorded as abandoned, its usage unknown.
         Exception: what a sink raised.
     """
-    began = scope.clock()
+    began = scope.clock() if began is None else began
     ref = scope.store.book.reference(scope.turn)
     try:
         request = _preflight(scope, ref)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -81,10 +81,6 @@ class Family:
         place = Family.__new__(Family)
         place._root, place.depth = self._root, self.depth + 1
         return place
-
-
-class _Task(Protocol[T]):
-    def __call__(self) -> Awaitable[T]: ...
 
 
 async def run_children(tasks: Sequence[Callable[[], Awaitable[T]]], *, max_concurrent: int) -> list[T]:

@@ -197,9 +197,7 @@ def measured(
     transport_chars = instruction_chars + interaction.schema_chars
     tokens = allowed = None
     if sizes.tokens is not None:
-        request = ModelRequest(
-            messages=prepared.messages(said), options=prepared.options, tools=interaction.tools
-        )
+        request = ModelRequest(messages=prepared.messages(said), options=prepared.options, tools=interaction.tools)
         tokens = count_tokens(sizes.tokens.counter, request)
         allowed = sizes.tokens.input_limit(prepared.max_output_tokens)
     return Measurement(
@@ -237,5 +235,3 @@ def _merged(base: ModelOptions, over: ModelOptions, max_output_tokens: int) -> M
         if (value := getattr(over, name)) != getattr(_DEFAULTS, name) and name != "max_output_tokens"
     }
     return msgspec.structs.replace(base, **changes, max_output_tokens=max_output_tokens)
-
-

@@ -40,13 +40,13 @@ class Emitter:
     __slots__ = (
         "_journal",
         "_now",
-        "_observers",
         "_parent_span_id",
         "_sequence",
         "_sink",
         "_sink_failed",
         "feed",
         "numbers",
+        "observers",
         "run_id",
         "span_id",
     )
@@ -65,7 +65,8 @@ class Emitter:
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.run_id, self.feed, self.span_id = run_id, feed, span_id or run_id
-        self._sink, self._observers, self._journal, self._now = sink, observers or None, journal, now_ms
+        self._sink, self._journal, self._now = sink, journal, now_ms
+        self.observers = observers or None
         self._parent_span_id = parent_span_id
         self.numbers = itertools.count(1) if numbers is None else numbers
         self._sequence = 0
@@ -89,8 +90,8 @@ class Emitter:
             self.feed.push(event, sequence)
         if self._journal is not None:
             self._journal(event)
-        if self._observers is not None:
-            self._observers.push(event)
+        if self.observers is not None:
+            self.observers.push(event)
 
     def process(self, kind: type[E], invocation_id: str | None = None, **fields: Any) -> None:
         """Tell readers and observers what happened. Never waits, never raises."""

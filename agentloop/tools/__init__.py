@@ -4,7 +4,7 @@ from .arguments import ArgumentsRefused
 from .context import SelectionContext, ToolContext
 from .function import Tool, tool
 from .output import TypedOutput
-from .pipeline import ToolCallRecord, ToolInvocation, ToolJournal, ToolPipeline
+from .pipeline import ToolInvocation, ToolJournal, ToolPipeline
 from .policy import ToolPolicy
 from .recovery import NOT_DONE, NotDone
 from .result import clean_text, cut_result, require_value
@@ -17,7 +17,6 @@ __all__ = [
     "NotDone",
     "SelectionContext",
     "Tool",
-    "ToolCallRecord",
     "ToolContext",
     "ToolInvocation",
     "ToolJournal",

@@ -24,13 +24,14 @@ import msgspec
 
 from ..admission import canonical_text
 from ..errors import InputError
+from ..events import ToolCallRecord
 from ..messages import ToolResult
 from .context import ToolContext
 from .definition import is_async
 from .function import Tool
 from .result import require_value
 
-__all__ = ["CallStatus", "Execute", "ToolCallRecord", "ToolInvocation", "ToolJournal", "ToolPipeline"]
+__all__ = ["CallStatus", "Execute", "ToolInvocation", "ToolJournal", "ToolPipeline"]
 
 CallStatus = Literal["success", "error", "cancelled"]
 """How a call went; not what it found."""
@@ -59,21 +60,6 @@ class ToolJournal(Protocol):
     def finish_tool(self, invocation_id: str, status: CallStatus) -> None:
         """Record how a call went; called once for each that began."""
         ...
-
-
-class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call that went well; one that did not raises, so it has no record to hand out (R306).
-
-    Attributes:
-        tool_id: the tool's name.
-        started_at_ms: milliseconds since 1970, when the call began.
-        invocation_id: the same that the journal has.
-    """
-
-    tool_id: str
-    started_at_ms: int
-    invocation_id: str
-    status: Literal["success"] = "success"
 
 
 class ToolInvocation(msgspec.Struct, frozen=True, kw_only=True, eq=False):

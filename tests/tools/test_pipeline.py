@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from agentloop.errors import AdmissionError, InputError, ToolDefinitionError, ToolFailed, ToolResultError
 from agentloop.messages import FunctionSpec, ToolResult
+from agentloop.events import ToolCallRecord
 from agentloop.tools import (
     ArgumentsRefused,
     SelectionContext,
     Tool,
-    ToolCallRecord,
     ToolContext,
     ToolInvocation,
     ToolPipeline,
