@@ -136,8 +136,12 @@ def test_a_sync_call_refuses_an_awaitable_and_closes_it() -> None:
     async def execute(*_: object) -> None:
         ran.append("execute")
 
+    def drops(member: Tool, arguments: Mapping[str, Any], proceed: Callable[[], Any]) -> str:
+        proceed()
+        return "as if it had run"
+
     log = Log()
-    for member, adapter in ((act, None), (hides, None), (double, execute), (act, lambda t, a, proceed: proceed())):
+    for member, adapter in ((act, None), (hides, None), (double, execute), (act, drops)):
         text = '{"n": 1}' if member is double else ""
         with pytest.raises(ToolResultError, match="expected a value, got an awaitable; use invoke_async"):
             ToolPipeline(execute=adapter, journal=log).invoke(member, text)
