@@ -21,6 +21,7 @@ this map and holds the imports to it.
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, one tool execution
     runner/           8  transports, and what a model call is measured by
+    runner/           8  model calls without a loop: transports, context, budgets, children
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to

@@ -22,7 +22,7 @@ from ..messages import (
     messages_chars,
     require_model_request,
 )
-from .tokens import TokenBudget, count_tokens
+from .tokens import TokenBudget
 from .transport import Interaction, Stage, Transport
 
 __all__ = ["Measurement", "Prepared", "Sizes", "check_measured", "measured", "prepared_by"]
@@ -198,7 +198,7 @@ def measured(
     tokens = allowed = None
     if sizes.tokens is not None:
         request = ModelRequest(messages=prepared.messages(said), options=prepared.options, tools=interaction.tools)
-        tokens = count_tokens(sizes.tokens.counter, request)
+        tokens = sizes.tokens.count(request)
         allowed = sizes.tokens.input_limit(prepared.max_output_tokens)
     return Measurement(
         message_chars=message_chars,
