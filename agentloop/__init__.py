@@ -12,7 +12,7 @@ this map and holds the imports to it.
     limits.py         1  every default and range in one place
     admission/        2  strict JSON, canonical JSON, digests
     messages/         3  what is said, frozen; require_* checks what a host hands in
-    events/           4  what happened, frozen: envelope, output, process, their order
+    events/           4  what happened, frozen: envelope, output, process, their order; a journal of calls
     wire/             4  sans-IO Chat Completions: framing, chunks, assembler, dialects, encoding
     exchange/         5  the conversation as facts, pure: origins, entries, slots, book
     tools/            5  typed function to Tool, schema, policy, tool sets
@@ -20,6 +20,7 @@ this map and holds the imports to it.
     persistence/      6  backends, and the store: append, then install, then publish
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, one tool execution
+    runner/           8  transports, and what a model call is measured by
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
@@ -37,7 +38,7 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
-from .effects import ResendPolicy
+from .effects import Ledger, ResendPolicy
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -71,19 +72,27 @@ from .events import (
     ENVELOPE_FIELDS,
     EVENT_TYPES,
     EVENT_VERSION,
+    ContextRecord,
     Event,
+    Journal,
+    JournalSnapshot,
+    ModelCallRecord,
+    ModelCallTrace,
     ModelEnd,
     ModelParsed,
     ModelStart,
     OutputEvent,
     ProcessEvent,
     ReasoningPreview,
+    RejectedCall,
     RequestRejected,
     ResendScheduled,
     RunEnded,
     RunEvent,
     RunStarted,
     TextPreview,
+    ToolCallRecord,
+    ToolCallTrace,
     ToolEnded,
     ToolProgress,
     ToolSkipped,
@@ -131,19 +140,35 @@ from .messages import (
     decode_model_request,
     decode_tool_feedback,
     decode_tool_result,
+    messages_chars,
     reply_text,
     require_model_exchange,
     require_model_reply,
     require_model_request,
     require_tool_feedback,
     require_tool_result,
+    text_chars,
 )
 from .persistence import ConversationRow, RunRow
 from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
 from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
-from .tools import NOT_DONE, NotDone, Tool, ToolContext, ToolPolicy, ToolSet, tool
+from .tools import (
+    NOT_DONE,
+    ArgumentsRefused,
+    NotDone,
+    SelectionContext,
+    Tool,
+    ToolContext,
+    ToolInvocation,
+    ToolJournal,
+    ToolPipeline,
+    ToolPolicy,
+    ToolSet,
+    selection,
+    tool,
+)
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
 from .wire.dialect import Dialect
@@ -152,6 +177,7 @@ __all__ = [
     "AdmissionError",
     "Agent",
     "AgentLoopError",
+    "ArgumentsRefused",
     "BookLimits",
     "BudgetError",
     "ChatCompletions",
@@ -160,6 +186,7 @@ __all__ = [
     "ConflictError",
     "ConnectionFailed",
     "ConnectionLost",
+    "ContextRecord",
     "ConversationRow",
     "Dialect",
     "ENVELOPE_FIELDS",
@@ -173,12 +200,17 @@ __all__ = [
     "HistoryError",
     "ImagePart",
     "InputError",
+    "Journal",
+    "JournalSnapshot",
     "JsonLinesSink",
     "JsonText",
+    "Ledger",
     "LimitExceeded",
     "LoopLimits",
     "LostError",
     "Message",
+    "ModelCallRecord",
+    "ModelCallTrace",
     "ModelEnd",
     "ModelExchange",
     "ModelOptions",
@@ -203,6 +235,7 @@ __all__ = [
     "QueueSink",
     "ReasoningPreview",
     "Recorder",
+    "RejectedCall",
     "ReplayProvider",
     "RequestRejected",
     "ResendPolicy",
@@ -220,6 +253,7 @@ __all__ = [
     "RunRow",
     "RunStarted",
     "Runtime",
+    "SelectionContext",
     "SendStatus",
     "SendTimeout",
     "Sink",
@@ -234,6 +268,8 @@ __all__ = [
     "Timeouts",
     "Tool",
     "ToolCall",
+    "ToolCallRecord",
+    "ToolCallTrace",
     "ToolChoice",
     "ToolClaim",
     "ToolContext",
@@ -242,6 +278,9 @@ __all__ = [
     "ToolEnded",
     "ToolFailed",
     "ToolFeedback",
+    "ToolInvocation",
+    "ToolJournal",
+    "ToolPipeline",
     "ToolPolicy",
     "ToolProgress",
     "ToolResult",
@@ -263,11 +302,14 @@ __all__ = [
     "encode_event",
     "event_id",
     "event_sequence",
+    "messages_chars",
     "reply_text",
     "require_model_exchange",
     "require_model_reply",
     "require_model_request",
     "require_tool_feedback",
     "require_tool_result",
+    "text_chars",
+    "selection",
     "tool",
 ]

@@ -25,6 +25,7 @@ __all__ = [
     "FEEDBACK_BYTES",
     "FIRST_EVENT_TIMEOUT",
     "IDLE_TIMEOUT",
+    "JOURNAL_RECORDS",
     "JSON_BYTES",
     "JSON_DEPTH",
     "JSON_VALUES",
@@ -130,6 +131,7 @@ CHILD_COUNT: Final = 32
 
 # events
 MODEL_END_SECONDS: Final = 0.250
+JOURNAL_RECORDS: Final = 10_000
 
 
 def check_count(name: str, value: object, low: int, high: int = SAFE_INTEGER, *, raised_by: str | None = None) -> None:

@@ -258,9 +258,9 @@ class Runs:
         sink = options.get("sink")
         ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
         if turn.model_calls:  # of an earlier owner
-            ledger.charge("model_calls", turn.model_calls)
-            ledger.charge("tool_calls", turn.tool_calls)
-            ledger.charge("tokens", 0 if turn.usage is None else turn.usage.total_tokens)
+            ledger.note_spent("model_calls", turn.model_calls)
+            ledger.note_spent("tool_calls", turn.tool_calls)
+            ledger.note_spent("tokens", 0 if turn.usage is None else turn.usage.total_tokens)
         return Scope(
             run_id=live.ref,
             agent=agent.name,

@@ -45,8 +45,8 @@ class Runtime(Conversations, UnfinishedRuns):
         provider: what sends; closed with the runtime.
         store: None keeps facts in this process's memory; a path in a SQLite file, made when it is
             not there; ``postgresql://…`` in a database (extra ``postgres``).
-        resend: whether a request that was refused without being processed is sent once more; None
-            is never (`ResendPolicy`). Its fallbacks are closed with the runtime.
+        resend: whether a request that was refused is sent once more; None is never (`ResendPolicy`). Its
+            fallbacks are closed with the runtime.
         observers: watch every event of every run, isolated and bounded (`Observer`).
         settle_seconds: how long closing waits for sends that live apart from their callers.
         lease_seconds: how long nobody may take up the runs of a process that died, on a durable

@@ -14,7 +14,7 @@ from tests.source import PACKAGE, modules, public_names, tree
 # What the top level takes from packages that it does not re-export whole.
 CHOSEN = {
     "agentloop.agent": ["Agent"],
-    "agentloop.effects": ["ResendPolicy"],
+    "agentloop.effects": ["Ledger", "ResendPolicy"],
     "agentloop.exchange": [
         "BookLimits",
         "Checkpoint",
@@ -31,7 +31,22 @@ CHOSEN = {
     "agentloop.results": ["RunResult"],
     "agentloop.runtime": ["Run", "RunInput", "RunOptions", "Runtime"],
     "agentloop.sinks": ["FanOut", "JsonLinesSink", "Observer", "QueueSink", "Sink"],
-    "agentloop.tools": ["NOT_DONE", "NotDone", "Tool", "ToolContext", "ToolPolicy", "ToolSet", "tool"],
+    "agentloop.tools": [
+        "ArgumentsRefused",
+        "NOT_DONE",
+        "NotDone",
+        "SelectionContext",
+        "Tool",
+        "ToolCallRecord",
+        "ToolContext",
+        "ToolInvocation",
+        "ToolJournal",
+        "ToolPipeline",
+        "ToolPolicy",
+        "ToolSet",
+        "selection",
+        "tool",
+    ],
     "agentloop.unsettled": ["SendStatus", "Unsettled"],
     "agentloop.wire": ["Dialect"],
 }

@@ -43,6 +43,7 @@ KIB, MIB = 1024, 1024 * 1024
         ("RESEND_DELAY", 0.5),
         ("RESEND_MAX_DELAY", 60.0),
         ("MODEL_END_SECONDS", 0.25),
+        ("JOURNAL_RECORDS", 10_000),
         ("SAFE_INTEGER", 2**53 - 1),
     ],
 )

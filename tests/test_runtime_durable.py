@@ -140,12 +140,14 @@ async def test_a_reply_that_was_stored_stays_when_its_delivery_fails(ground: Gro
 # -- whose run it is
 
 
-async def unfinished(ground: Ground, agent: al.Agent = AGENT, **options: Any) -> None:
+async def unfinished(
+    ground: Ground, agent: al.Agent = AGENT, *, usage: tuple[int, int] | None = None, **options: Any
+) -> None:
     """Leave run ``r`` behind with its first call unanswered and known not to have begun.
 
     It is paused while it waits for the reply, so that no call is claimed with it.
     """
-    slow = Blocked(reply(calls=[call("note", text="x")]))
+    slow = Blocked(reply(calls=[call("note", text="x")], usage=usage))
     async with ground.runtime(slow.provider) as runtime:
         await runtime.submit(agent, "go", run_id="r", **options)
         await slow.asked.wait()
@@ -237,6 +239,15 @@ async def test_what_was_spent_before_counts(ground: Ground) -> None:
     async with ground.runtime(ScriptedProvider([reply(calls=[call("note", text="y")])])) as runtime:
         result = await runtime.resume("r", agent)
         assert (result.outcome, result.reason, result.model_calls) == ("limit_reached", "max_model_calls", 2)
+
+
+async def test_tokens_that_were_spent_before_count(ground: Ground) -> None:
+    """(R102)"""
+    agent = al.Agent(name="a", instructions="Be brief.", tools=[note], limits=al.LoopLimits(max_tokens=7))
+    await unfinished(ground, agent, usage=(3, 4))
+    async with ground.runtime(ScriptedProvider([])) as runtime:
+        result = await runtime.resume("r", agent)
+        assert (result.outcome, result.reason, result.model_calls) == ("limit_reached", "max_tokens", 1)
 
 
 async def test_the_size_of_what_an_earlier_owner_sent_counts(ground: Ground) -> None:

@@ -18,7 +18,14 @@ __all__ = ["ModelEnd", "ModelParsed", "ModelStart", "OutputEvent", "ReasoningPre
 
 
 class ModelStart(Event, frozen=True):
-    """A model call was admitted: its budget is debited and its request is about to be sent."""
+    """A model call was admitted: its budget is debited and its request is about to be sent.
+
+    Attributes:
+        call_sequence: its number among the calls of its run, or of its runner, from 1.
+        stage_id: where in an application it is made. model_id: the host's word for a registered model.
+        model, dialect: what is asked for on the wire, and what the answer is held against.
+        transport, route: how its value is asked for; empty where there is no transport.
+    """
 
     type: ClassVar[str] = "model.start"
 
@@ -27,6 +34,9 @@ class ModelStart(Event, frozen=True):
     stage_id: str = "model"
     model: str = ""
     dialect: str = ""
+    model_id: str | None = None
+    transport: str = ""
+    route: str = ""
 
 
 class TextPreview(Event, frozen=True):
@@ -79,6 +89,8 @@ class ModelEnd(Event, frozen=True):
         code: the error's code when the status is not ``success``.
         usage: tokens as reported, None when unknown.
         duration_ms: from the start of the call to here, preparation and delivery included.
+        output_chars: the most characters that its collector held, 0 where it has none.
+        call: what the collector says of the call, such as the tool that was proposed; a word at best.
     """
 
     type: ClassVar[str] = "model.end"
@@ -90,6 +102,8 @@ class ModelEnd(Event, frozen=True):
     code: str | None = None
     usage: Usage | None = None
     duration_ms: int = 0
+    output_chars: int = 0
+    call: str | None = None
 
 
 OutputEvent = ModelStart | TextPreview | ReasoningPreview | ModelParsed | ModelEnd

@@ -1,5 +1,7 @@
 """Model calls for applications that want typed values and shared budgets."""
 
+from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
+from .context import ContextPlan, TokenCount
 from .transport import Collector, Fragment, Interaction, Stage, Transport
 from .transports import (
     PLAIN_TEXT,
@@ -14,11 +16,14 @@ from .transports import (
 )
 
 __all__ = [
+    "BuiltContext",
     "Collector",
+    "ContextPlan",
     "Fragment",
     "Interaction",
     "JsonText",
     "NativeCall",
+    "NeedsSummary",
     "PLAIN_TEXT",
     "PlainText",
     "Route",
@@ -27,5 +32,8 @@ __all__ = [
     "SessionReply",
     "Stage",
     "Structured",
+    "Summary",
+    "SummaryOf",
+    "TokenCount",
     "Transport",
 ]

@@ -4,6 +4,7 @@ from .arguments import ArgumentsRefused
 from .context import SelectionContext, ToolContext
 from .function import Tool, tool
 from .output import TypedOutput
+from .pipeline import ToolInvocation, ToolJournal, ToolPipeline
 from .policy import ToolPolicy
 from .recovery import NOT_DONE, NotDone
 from .result import clean_text, cut_result, require_value
@@ -17,6 +18,9 @@ __all__ = [
     "SelectionContext",
     "Tool",
     "ToolContext",
+    "ToolInvocation",
+    "ToolJournal",
+    "ToolPipeline",
     "ToolPolicy",
     "ToolSet",
     "TypedOutput",

@@ -69,8 +69,9 @@ def read_resolver(
 def _refusal(tool: str, at: int, reason: object) -> Exception:
     if not isinstance(reason, str):  # True and False each could mean either
         return ToolResultError(tool, f"refine[{at}]: {_REASON}, got {type(reason).__name__}")
-    text = clean_text(str.__str__(reason)).strip()
-    return ArgumentsRefused("refined", f"The arguments are not accepted: {text or 'no reason was given'}")
+    text = clean_text(str.__str__(reason)).strip() or "no reason was given"
+    end = "" if text.endswith((".", "!", "?")) else "."
+    return ArgumentsRefused("refined", f"The arguments are not accepted: {text}{end}")
 
 
 def _require_sync(tool: str, function: object, what: str) -> None:

@@ -49,7 +49,16 @@ envelope = {
 }
 statuses = st.sampled_from(["success", "error", "cancelled"])
 payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
-    ModelStart: {"attempt_id": texts, "call_sequence": counts, "model": texts, "dialect": texts, "stage_id": texts},
+    ModelStart: {
+        "attempt_id": texts,
+        "call_sequence": counts,
+        "model": texts,
+        "dialect": texts,
+        "stage_id": texts,
+        "model_id": st.none() | texts,
+        "transport": texts,
+        "route": texts,
+    },
     TextPreview: {"attempt_id": texts, "offset": counts, "text": texts},
     ReasoningPreview: {"attempt_id": texts, "offset": counts, "text": texts},
     ModelParsed: {
@@ -61,11 +70,13 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
     ModelEnd: {
         "attempt_id": texts,
         "call_sequence": counts,
-        "status": statuses,
+        "status": statuses | st.just("pending"),
         "retracted": st.booleans(),
         "code": st.none() | texts,
         "usage": usages,
         "duration_ms": counts,
+        "output_chars": counts,
+        "call": st.none() | texts,
     },
     RunStarted: {"agent": texts, "conversation": st.none() | texts, "origin_id": texts, "catalogue_digest": texts},
     ResendScheduled: {"attempt_id": texts, "code": texts, "delay_ms": counts, "model": texts},
