@@ -147,3 +147,16 @@ def test_one_collector_serves_one_proposal_and_a_session() -> None:
         assert made.output_chars == 7
     several = reply(text="Two:", calls=[call("pick", n=1), call("pick_all")])
     assert collector(single=False).finish(several) is several
+
+
+def test_a_registered_name_is_told_for_diagnostics_and_no_other_word_of_the_reply() -> None:
+    of = collector(single=False)
+    of.push(delta(0, "a", "pick_"))
+    assert of.call is None
+    of.push(delta(0, "a", "pick_all", "{}"))
+    of.push(delta(1, "b", "pick"))
+    assert of.call == "pick_all"
+    of.finish(reply(calls=[call("pick")]))
+    assert of.call == "pick"
+    of.finish(reply(text="none"))
+    assert of.call is None
