@@ -77,6 +77,10 @@ class Exact(TypedDict):
     label: Literal["a"] | None
 
 
+class Partial(TypedDict, total=False):
+    a: int
+
+
 @dataclasses.dataclass
 class Optional:
     a: int = 0
@@ -90,6 +94,7 @@ class Optional:
         (Annotated[int, msgspec.Meta(ge=0, le=9)], True),
         (Optional, False),  # a member that may be left out
         (list[Optional], False),
+        (Partial, False),
         (dict[str, int], False),  # an open object
         (Any, False),  # no type
         (set[int], False),  # uniqueItems

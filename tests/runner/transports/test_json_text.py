@@ -83,6 +83,7 @@ def test_of_several_fenced_blocks_none_is_guessed() -> None:
     assert no_json('```\n{"a": 1}\n```\n```\n{"a": 1}\n```') == "expected at most one fenced block, got 2"
     assert no_json('{"a": 1}\n~~~\n~~~\n```\n```\n').endswith("got 2")
     assert no_json('{"a": 1}\n```json\n{"a": 1}') == "expected a fenced block that is closed, got one that is not"
+    assert no_json('```\n{"a": 1}\n```\n```json').endswith("got one that is not")
 
 
 def test_what_only_looks_like_a_fence_is_none() -> None:
