@@ -49,7 +49,7 @@ class TypedOutput(Generic[T]):
         schema: JSON text of the schema of an object, closed at every level.
         wrapped: whether the object is ``{"value": …}``, because the type is none.
         strict: whether OpenAI's strict mode takes the schema: every object closed, every member
-            required, and only keywords that it knows (vendor documentation, 2025-11).
+            required, and only keywords that it knows (OpenAI's guide to structured outputs).
 
     Raises:
         InputError: the type has no JSON Schema, or one that no validator here enforces; its annotations

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentloop.messages import ModelReply
-from agentloop.runner import JsonText, NativeCall, PlainText, Session, SessionCall, SessionReply, Structured, Transport
+from agentloop.runner import JsonCall, NativeCall, PlainText, Session, SessionCall, SessionReply, Structured, Transport
 from agentloop.testing import call, reply
 from agentloop.tools import SelectionContext, selection, tool
 from agentloop.wire import PRESETS
@@ -92,9 +92,9 @@ class TestNativeCall(TransportContract):
         ]
 
 
-class TestJsonText(TransportContract):
+class TestJsonCall(TransportContract):
     def transport(self) -> Transport[Any]:
-        return JsonText("choice", [pick, other])
+        return JsonCall("choice", [pick, other])
 
     def accepted(self) -> list[tuple[ModelReply, Any]]:
         texts = [

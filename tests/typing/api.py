@@ -13,7 +13,7 @@ from agentloop.runner import (
     Collector,
     Fragment,
     Interaction,
-    JsonText,
+    JsonCall,
     NativeCall,
     PlainText,
     Session,
@@ -275,7 +275,7 @@ def structured_values_have_their_type(stage: Stage) -> None:
 def transports_have_the_types_of_their_values(stage: Stage, reply: al.ModelReply, tools: al.ToolSet) -> None:
     assert_type(PlainText().prepare(stage).create_response().finish(reply), str)
     assert_type(NativeCall("a", tools).prepare(stage).create_response().finish(reply), object)
-    assert_type(JsonText("b", [read_note]).prepare(stage).create_response().finish(reply), object)
+    assert_type(JsonCall("b", [read_note]).prepare(stage).create_response().finish(reply), object)
     assert_type(Session("c", tools=tools).prepare(stage).create_response().finish(reply), SessionReply)
     everything: list[Transport[Any]] = [PlainText(), NativeCall("a", tools), Session("c", tools=[read_note])]
     everything.clear()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentloop.errors import InputError, OutputRefused
-from agentloop.runner import JsonText, NativeCall, Session, Structured
+from agentloop.runner import JsonCall, NativeCall, Session, Structured
 from agentloop.runner.transports.rules import require_completed
 from agentloop.testing import reply
 from agentloop.tools import ToolSet, selection, tool
@@ -28,7 +28,7 @@ def act(n: int) -> int:
 
 @pytest.mark.parametrize(("id", "words"), [(None, "got NoneType"), ("", "got 0"), ("x" * 129, "got 129")])
 def test_an_id_is_a_short_text(id: Any, words: str) -> None:
-    for make in (lambda: NativeCall(id, [pick]), lambda: JsonText(id, [pick]), lambda: Session(id, tools=[pick])):
+    for make in (lambda: NativeCall(id, [pick]), lambda: JsonCall(id, [pick]), lambda: Session(id, tools=[pick])):
         with pytest.raises(InputError, match=words):
             make()
     if id is not None:
@@ -40,14 +40,14 @@ def test_tools_are_a_set_or_what_makes_one() -> None:
     for tools in (ToolSet([pick]), [pick], (pick,)):
         assert NativeCall("t", tools).id == "t"
     for none in ([], ToolSet()):
-        for make in (NativeCall, JsonText, lambda id, tools: Session(id, tools=tools)):
+        for make in (NativeCall, JsonCall, lambda id, tools: Session(id, tools=tools)):
             with pytest.raises(InputError, match="expected at least one tool, got none"):
                 make("t", none)
     with pytest.raises(InputError, match="duplicate_tool_name"):
         NativeCall("t", [pick, pick])
 
 
-@pytest.mark.parametrize("make", [NativeCall, JsonText])
+@pytest.mark.parametrize("make", [NativeCall, JsonCall])
 def test_a_choice_is_among_selections_only(make: Any) -> None:
     with pytest.raises(InputError, match=r"expected selections .* got 'act' with an effect"):
         make("t", [pick, act])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agentloop.errors import OutputRefused
 from agentloop.messages import ModelOptions
-from agentloop.runner import JsonText, Stage
-from agentloop.runner.transports.json_text import json_in
+from agentloop.runner import JsonCall, Stage
+from agentloop.runner.transports.json_call import json_in
 from agentloop.testing import reply
 from agentloop.tools import selection
 from agentloop.wire import OPENAI
@@ -103,7 +103,7 @@ def pick(n: float, extra: dict[str, Any] = {}) -> tuple[float, dict[str, Any]]: 
 
 def test_the_instruction_declares_the_tools_and_counts_them_once() -> None:
     """(R185)"""
-    interaction = JsonText("choice", [pick]).prepare(Stage(stage_id="s", dialect=OPENAI))
+    interaction = JsonCall("choice", [pick]).prepare(Stage(stage_id="s", dialect=OPENAI))
     assert interaction.instruction is not None
     declared = interaction.instruction.splitlines()[1:]
     assert [json.loads(line)["tool"] for line in declared] == ["pick"]
@@ -115,7 +115,7 @@ def test_the_instruction_declares_the_tools_and_counts_them_once() -> None:
 
 def test_the_input_reaches_the_selection_as_it_was_written() -> None:
     """No number is written anew on the way (R203)."""
-    collector = JsonText("choice", [pick]).prepare(Stage(stage_id="s", dialect=OPENAI)).create_response()
+    collector = JsonCall("choice", [pick]).prepare(Stage(stage_id="s", dialect=OPENAI)).create_response()
     text = '{"input": {"n": 1, "extra": {"a": 1.0, "b": -0.0, "c": 123456789012345678901234567890}}, "tool": "pick"}'
     got = collector.finish(reply(text=text))
     assert repr(got) == "(1.0, {'a': 1.0, 'b': -0.0, 'c': 123456789012345678901234567890})"
