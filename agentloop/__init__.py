@@ -9,6 +9,7 @@ cycle. Layers 0 to 5 import neither asyncio, anyio, aiohttp nor a database drive
 this map and holds the imports to it.
 
     errors.py         0  every error a caller can catch: one tree, drawn at the top
+    error_info.py     1  any error as facts for programs, and which of several is raised
     limits.py         1  every default and range in one place
     admission/        2  strict JSON, canonical JSON, digests
     messages/         3  what is said, frozen; require_* checks what a host hands in
@@ -39,6 +40,7 @@ this map and holds the imports to it.
 
 from .agent import Agent
 from .effects import Ledger, ResendPolicy
+from .error_info import ErrorInfo, error_info
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -175,6 +177,7 @@ __all__ = [
     "ENVELOPE_FIELDS",
     "EVENT_TYPES",
     "EVENT_VERSION",
+    "ErrorInfo",
     "Event",
     "ExchangeRef",
     "FanOut",
@@ -279,6 +282,7 @@ __all__ = [
     "decode_tool_feedback",
     "decode_tool_result",
     "encode_event",
+    "error_info",
     "event_id",
     "event_sequence",
     "reply_text",
