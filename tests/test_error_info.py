@@ -53,6 +53,10 @@ def test_a_budget_s_failure_has_one_code_everywhere() -> None:
             HTTPStatusError("", status=503, retry_after=float("nan")),
             ("http_status", "HTTPStatusError", False, None, None),
         ),
+        (
+            HTTPStatusError("", status=503, retry_after=float("inf")),
+            ("http_status", "HTTPStatusError", False, None, None),
+        ),
         (HTTPStatusError("", status=503, retry_after=-1.0), ("http_status", "HTTPStatusError", False, None, None)),
         (asyncio.CancelledError("secret"), ("cancelled", "CancelledError", True, None, None)),
         (KeyboardInterrupt(), ("interrupted", "KeyboardInterrupt", True, None, None)),
