@@ -282,7 +282,7 @@ class Journal:
         if earlier is not None:  # one call, that was waited for more than once
             started = min(started, earlier.started_at_ms)
             duration = max(duration, event.occurred_at_ms - started)
-            if False:
+            if earlier in self._model:
                 self._model.remove(earlier)
         trace = ModelCallTrace(
             invocation_id=event.attempt_id,
