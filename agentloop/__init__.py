@@ -21,7 +21,7 @@ this map and holds the imports to it.
     persistence/      6  backends, and the store: append, then install, then publish
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, one tool execution
-    runner/           8  transports, and what a model call is measured by
+    runner/           8  model calls without a loop: transports, context, budgets, children
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
@@ -143,19 +143,35 @@ from .messages import (
     decode_model_request,
     decode_tool_feedback,
     decode_tool_result,
+    messages_chars,
     reply_text,
     require_model_exchange,
     require_model_reply,
     require_model_request,
     require_tool_feedback,
     require_tool_result,
+    text_chars,
 )
 from .persistence import ConversationRow, RunRow
 from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
 from .results import RunResult
 from .runtime import Runtime
 from .sinks import FanOut, JsonLinesSink, Observer, QueueSink, Sink
-from .tools import NOT_DONE, NotDone, Tool, ToolContext, ToolPolicy, ToolSet, tool
+from .tools import (
+    NOT_DONE,
+    ArgumentsRefused,
+    NotDone,
+    SelectionContext,
+    Tool,
+    ToolContext,
+    ToolInvocation,
+    ToolJournal,
+    ToolPipeline,
+    ToolPolicy,
+    ToolSet,
+    selection,
+    tool,
+)
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
 from .wire.dialect import Dialect
@@ -164,6 +180,7 @@ __all__ = [
     "AdmissionError",
     "Agent",
     "AgentLoopError",
+    "ArgumentsRefused",
     "BookLimits",
     "BudgetError",
     "ChatCompletions",
@@ -240,6 +257,7 @@ __all__ = [
     "RunRow",
     "RunStarted",
     "Runtime",
+    "SelectionContext",
     "SendStatus",
     "SendTimeout",
     "Sink",
@@ -264,6 +282,9 @@ __all__ = [
     "ToolEnded",
     "ToolFailed",
     "ToolFeedback",
+    "ToolInvocation",
+    "ToolJournal",
+    "ToolPipeline",
     "ToolPolicy",
     "ToolProgress",
     "ToolResult",
@@ -286,11 +307,14 @@ __all__ = [
     "error_info",
     "event_id",
     "event_sequence",
+    "messages_chars",
     "reply_text",
     "require_model_exchange",
     "require_model_reply",
     "require_model_request",
     "require_tool_feedback",
     "require_tool_result",
+    "text_chars",
+    "selection",
     "tool",
 ]

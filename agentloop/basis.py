@@ -13,7 +13,7 @@ from .admission import digest_bytes
 from .agent import Agent
 from .errors import RestoreError
 from .exchange import Turn, canonical_bytes
-from .messages import SystemMessage, UserMessage
+from .messages import Message, SystemMessage, UserMessage
 from .tools import ToolSet
 
 __all__ = ["check_agent", "check_input"]
@@ -30,6 +30,8 @@ def check_agent(agent: Agent, turn: Turn) -> None:
             otherwise, or are run or recovered otherwise.
     """
     opened = turn.opened
+    if opened.call is not None:
+        raise _refusal("agent_changed", turn, f"no agent: it is a model call of stage {opened.agent!r}", "an agent")
     if agent.name != opened.agent:
         raise _refusal("agent_changed", turn, f"agent {opened.agent!r}", f"agent {agent.name!r}")
     own = tuple(message for message in opened.messages if type(message) is SystemMessage)
@@ -52,7 +54,7 @@ def check_input(messages: Iterable[SystemMessage | UserMessage], turn: Turn) -> 
         raise _refusal("input_changed", turn, f"input {_digest(expected)}", f"input {_digest(got)}")
 
 
-def _said(messages: Iterable[SystemMessage | UserMessage]) -> tuple[UserMessage, ...]:
+def _said(messages: Iterable[Message]) -> tuple[UserMessage, ...]:
     return tuple(message for message in messages if type(message) is UserMessage)
 
 

@@ -16,7 +16,7 @@
     |-- OutputRefused              a complete reply is not what was asked for
     |-- CallTimeout                a model call took longer than its caller gave it (also a TimeoutError)
     |-- LimitExceeded              a configured ceiling was reached
-    |   `-- BudgetError                a ledger has not enough left
+    |   `-- BudgetError                a budget does not cover an effect
     |-- ConflictError              two facts cannot both hold
     |   |-- StaleHeadError             the conversation moved on, or another run is on it
     |   `-- NotOwnerError              the run belongs to another owner
@@ -360,7 +360,10 @@ class LimitExceeded(AgentLoopError):
 
 
 class BudgetError(LimitExceeded):
-    """A ledger has not enough left for the next effect; nothing was debited."""
+    """A budget of calls, tokens or characters does not cover an effect.
+
+    Raised before the effect, nothing was debited; only ``max_output_chars`` is known while one goes on.
+    """
 
     code: str = "BUDGET"
 

@@ -26,6 +26,7 @@ from .messages import SystemMessage, UserMessage
 from .persistence import ConversationStore, Gate
 from .providers import Provider
 from .results import RunResult, result_of
+from .runner import Host
 from .sinks import Emitter, Feed, Observer, ObserverHub
 from .unsettled import require_settled
 from .windows import LiveRun, RunOptions, input_digest, retrieve
@@ -46,6 +47,7 @@ class Runs:
     Attributes:
         live: the runs that were launched here, by id; of the ended ones, those that are kept.
         sends: those that live apart from their callers.
+        host: what the model calls of runners stand on.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Runs:
         owner: str,
         provider: Provider,
         resend: ResendPolicy | None,
+        ledger: Ledger | None,
         new_id: Callable[[], str],
         clock: Callable[[], float],
         now_ms: Callable[[], int],
@@ -64,11 +67,12 @@ class Runs:
         random: Callable[[], float],
     ) -> None:
         self._life, self._store, self._mint, self._owner = life, store, mint, owner
-        self._provider, self._resend = provider, resend
+        self._provider, self._resend, self._ledger = provider, resend, ledger
         self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
         self._sleep, self._random = sleep, random
         self.live: dict[str, LiveRun] = {}
         self.sends = Sends(self._send_ended)
+        self.host = Host(store, mint, new_id=new_id, clock=clock, now_ms=now_ms, sleep=sleep, random=random)
         self._threads = ToolThreads(TOOL_THREADS)
         self._observers: ObserverHub | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -78,7 +82,7 @@ class Runs:
     def begin(self, observers: Sequence[Observer]) -> None:
         """Begin what goes on beside the runs: observing, and on a durable store the renewal of leases."""
         mark = self._life.mark()
-        self._observers = ObserverHub(observers)
+        self._observers = self.host.observers = ObserverHub(observers)
         self._life.unmark(mark)
         if self._store.durable:
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="agentloop leases")
@@ -94,6 +98,7 @@ class Runs:
                 stack.push_async_callback(self._observers.close, CLOSE_SECONDS)
             stack.push_async_callback(self._stop_renewing)
             await self._gate.idle()
+            await self.host.close()
             await self._end_all(settle_seconds)
             stuck = await self._threads.wait_idle(CLOSE_SECONDS)
             if stuck:
@@ -256,7 +261,12 @@ class Runs:
     def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn) -> Scope:
         limits = agent.limits
         sink = options.get("sink")
-        ledger = Ledger(model_calls=limits.max_model_calls, tool_calls=limits.max_tool_calls, tokens=limits.max_tokens)
+        ledger = Ledger(
+            model_calls=limits.max_model_calls,
+            tool_calls=limits.max_tool_calls,
+            tokens=limits.max_tokens,
+            parent=self._ledger,
+        )
         if turn.model_calls:  # of an earlier owner
             ledger.note_spent("model_calls", turn.model_calls)
             ledger.note_spent("tool_calls", turn.tool_calls)

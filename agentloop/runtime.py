@@ -17,7 +17,7 @@ from typing import Self, Unpack
 
 from .agent import Agent
 from .conversations import Conversations
-from .effects import ResendPolicy, settle
+from .effects import Ledger, ResendPolicy, settle
 from .errors import InputError, LostError
 from .events import TextPreview
 from .exchange import Book, BookLimits, Checkpoint, ReceiptMint, checkpoint_of
@@ -26,6 +26,7 @@ from .limits import LEASE_SECONDS, SETTLE_SECONDS, check_seconds
 from .persistence import Backend, ConversationStore, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
+from .runner import ModelRunner, RunnerOptions
 from .runs import Runs
 from .sinks import Follower, Observer, require_observer, wall_ms
 from .unfinished import UnfinishedRuns
@@ -45,9 +46,10 @@ class Runtime(Conversations, UnfinishedRuns):
         provider: what sends; closed with the runtime.
         store: None keeps facts in this process's memory; a path in a SQLite file, made when it is
             not there; ``postgresql://…`` in a database (extra ``postgres``).
-        resend: whether a request that was refused without being processed is sent once more; None
-            is never (`ResendPolicy`). Its fallbacks are closed with the runtime.
+        resend: whether a request that was refused is sent once more; None is never (`ResendPolicy`). Its
+            fallbacks are closed with the runtime.
         observers: watch every event of every run, isolated and bounded (`Observer`).
+        ledger: a budget that all runs and runners of this runtime share (`Ledger`); None is none.
         settle_seconds: how long closing waits for sends that live apart from their callers.
         lease_seconds: how long nobody may take up the runs of a process that died, on a durable
             store. Those of a living one are renewed three times as often.
@@ -69,6 +71,7 @@ class Runtime(Conversations, UnfinishedRuns):
         observers: Sequence[Observer] = (),
         resend: ResendPolicy | None = None,
         limits: BookLimits | None = None,
+        ledger: Ledger | None = None,
         settle_seconds: float = SETTLE_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
         new_id: Callable[[], str] = _new_id,
@@ -87,10 +90,12 @@ class Runtime(Conversations, UnfinishedRuns):
             require_observer(f"Runtime.observers[{at}]", observer)
         if resend is not None and type(resend) is not ResendPolicy:
             raise InputError(f"Runtime.resend: expected a ResendPolicy, got {type(resend).__name__}")
+        if ledger is not None and type(ledger) is not Ledger:
+            raise InputError(f"Runtime.ledger: expected a Ledger, got {type(ledger).__name__}")
         check_seconds("Runtime.settle_seconds", settle_seconds)
         check_seconds("Runtime.lease_seconds", lease_seconds)
         self._provider, self._resend, self._observers = provider, resend, tuple(observers)
-        self._settle_seconds = settle_seconds
+        self._settle_seconds, self._ledger = settle_seconds, ledger
         self._new_id, self._now_ms = new_id, now_ms
         mint, owner = ReceiptMint(), _new_id()
         book = Book(mint, limits=limits or BookLimits())
@@ -103,6 +108,7 @@ class Runtime(Conversations, UnfinishedRuns):
             owner=owner,
             provider=provider,
             resend=resend,
+            ledger=ledger,
             new_id=new_id,
             clock=clock,
             now_ms=now_ms,
@@ -201,6 +207,22 @@ class Runtime(Conversations, UnfinishedRuns):
     async def submit(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> str:
         """Begin a run that is bound to no task; return its reference. Options: `RunOptions`."""
         return (await self._start(agent, input, kept=True, **options)).ref
+
+    def runner(self, **options: Unpack[RunnerOptions]) -> ModelRunner:
+        """Model calls without a loop, for one request: on this runtime's provider, store, ledger and observers.
+
+        Each call is stored as a run of its own; the policy of `Runtime` on what is sent once more applies
+        unless ``resend`` says otherwise. Closing the runtime cuts off a call under way.
+
+        Args:
+            options: see `RunnerOptions`. ``ledger``, where given, takes the place of the runtime's.
+
+        Raises:
+            InputError: the runtime is not open, or a value is wrong. TypeError: an unknown name.
+        """
+        self._life.require_open()
+        given: RunnerOptions = {"resend": self._resend, "ledger": self._ledger, **options}
+        return ModelRunner.of(self._runs.host, self._provider, given)
 
     def follow(self, ref: str, *, after: str | None = None) -> Follower:
         """Read a run's events, those before the call included; a reconnect passes the last id seen.

@@ -461,3 +461,26 @@ async def test_a_lost_call_that_no_budget_is_left_to_repeat_ends_in_the_limit_an
             f"This call was not run: {words}.",
         ]
     assert [one.attempt for one in ran] == [1, 2]
+
+
+async def test_a_selection_whose_process_died_is_built_again(ground: Ground) -> None:
+    """It has no effect, so nobody is asked; a refused refinement is feedback, and the run goes on (R175, R184)."""
+    seen: list[int] = []
+
+    @al.selection(refine=(lambda n: "n is odd" if n % 2 else None,))
+    def choose(n: int) -> dict[str, int]:
+        seen.append(n)
+        return {"n": n}
+
+    agent = al.Agent(name="a", tools=[choose])
+    calls = [call("choose", call_id="1", n=2), call("choose", call_id="2", n=3)]
+    first, second = ScriptedProvider([reply(calls=calls)]), ScriptedProvider([reply("done")])
+    async with ground.mortal(first, at=4) as (dying, medium):  # it was built, and its answer is lost
+        await dying.submit(agent, "go", run_id="r")
+        await medium.dead.wait()
+        ground.clock.advance(31)
+        async with ground.runtime(second) as runtime:
+            result = await runtime.resume("r", agent)
+    assert (result.text, seen) == ("done", [2, 2])
+    words = "Nothing ran. The arguments are not accepted: n is odd. Correct the arguments and call it again."
+    assert pairs_in(second.requests[0]) == [("1", '{"n":2}'), ("2", words)]

@@ -23,6 +23,12 @@ from tests.runs import check_end, facts_of, follow_all, other_tasks
 TEXT = (Path(__file__).parent / "recordings" / "text.sse").read_bytes()
 BUSY = Answer.error(429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}})
 DOWN = Answer.error(503, {"error": {"message": "overloaded"}})
+UNSEEN = TEXT.index(b"\n\n") + 2
+"""The length of the stream before its first text."""
+CUT = Answer(body=TEXT, cut=UNSEEN, ending="close")
+SEEN = Answer(body=TEXT, cut=len(TEXT) // 2, ending="close")
+SICK = Answer(body=b'data: {"error":{"code":429,"message":"slow down"}}\n\n')
+NO_STREAM = Answer(body=b"{}", headers={"content-type": "application/json"})
 
 
 @al.tool(idempotent=True)
@@ -81,6 +87,10 @@ def too_many(retry_after: float | None = None) -> al.HTTPStatusError:
 
 def unavailable() -> al.HTTPStatusError:
     return al.HTTPStatusError("HTTP 503", status=503, may_have_been_processed=True)
+
+
+def cut() -> al.StreamRefused:
+    return al.StreamRefused("truncated", 0, 0, "a whole stream", "the end of the connection")
 
 
 async def sends(runtime: al.Runtime) -> list[tuple[str, str | None, bool]]:
@@ -185,10 +195,11 @@ async def test_a_503_is_sent_once_more_only_where_the_host_said_so(replay_server
         (Answer(status=307, headers={"location": "/v1/elsewhere"}), al.HTTPStatusError),
         (Answer(silent=True, ending="stall"), al.SendTimeout),
         (Answer(silent=True, ending="reset"), al.ConnectionLost),
-        (Answer(body=TEXT, cut=len(TEXT) // 2, ending="close"), al.StreamRefused),
         (Answer(body=TEXT, cut=len(TEXT) // 2, ending="stall"), al.StreamRefused),
-        (Answer(body=b"{}", headers={"content-type": "application/json"}), al.StreamRefused),
-        (Answer(body=b'data: {"error":{"code":429,"message":"slow down"}}\n\n'), al.StreamRefused),
+        (SEEN, al.StreamRefused),
+        (CUT, al.StreamRefused),
+        (NO_STREAM, al.StreamRefused),
+        (SICK, al.StreamRefused),
     ],
 )
 async def test_nothing_else_is_ever_sent_again(
@@ -204,6 +215,94 @@ async def test_nothing_else_is_ever_sent_again(
             await runtime.run(AGENT, "go", run_id="r")
         await check_end(runtime, "r", "failed")
     assert (len(replay_server.requests), len(other.requests)) == (1, 0)
+
+
+# -- a refused stream
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (CUT, "truncated"),
+        (Answer(body=TEXT, cut=UNSEEN, ending="reset"), "truncated"),
+        (Answer(body=TEXT, cut=UNSEEN + 9), "truncated"),
+        (SICK, "vendor_error"),
+        (NO_STREAM, "not_event_stream"),
+        (Answer(body=b"data: {}}\n\n"), "invalid_json"),
+    ],
+)
+async def test_a_stream_that_was_refused_before_any_text_is_asked_for_again_where_the_host_said_so(
+    replay_server: ReplayServer, answer: Answer, code: str, checkpoint: bool
+) -> None:
+    """Each time is charged, and the fact keeps that it may have been processed (R105, R114)."""
+    replay_server.script(answer, answer, TEXT)
+    naps, policy = Naps(), al.ResendPolicy(on_refused_stream=True)
+    provider = model_at(replay_server)
+    async with Ground(None).runtime(provider, resend=policy, sleep=naps, random=lambda: 1.0) as runtime:
+        result = await runtime.run(AGENT, "go", checkpoint=checkpoint)
+        events = await check_end(runtime, result.ref, "completed")
+        assert await sends(runtime) == [("m-1", code, True)] * 2 + [("m-1", None, False)]
+        ends = [fact for fact in await facts_of(runtime) if isinstance(fact, SendEnded)]
+    assert [(end.stream_refused, end.previewed) for end in ends] == [(True, False)] * 2 + [(False, None)]
+    assert (result.model_calls, naps.seconds) == (3, [0.5, 1.0])
+    assert len({request.body for request in replay_server.requests}) == 1
+    assert [e.code for e in events if isinstance(e, al.ResendScheduled)] == [code] * 2
+    assert [e.retracted for e in events if isinstance(e, al.ModelEnd)] == [False] * 3
+
+
+async def test_a_stream_that_was_refused_before_any_text_is_asked_for_of_a_fallback(
+    replay_server: ReplayServer, other: ReplayServer
+) -> None:
+    replay_server.script(CUT)
+    other.script(TEXT)
+    policy = al.ResendPolicy(max_resends=0, on_refused_stream=True, fallbacks=(model_at(other, model="m-2"),))
+    async with al.Runtime(model_at(replay_server), resend=policy, sleep=Naps()) as runtime:
+        await runtime.run(AGENT, "go")
+        assert await sends(runtime) == [("m-1", "truncated", True), ("m-2", None, False)]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "error", "code"),
+    [
+        (SEEN, al.StreamRefused, "truncated"),
+        (Answer(body=TEXT, cut=UNSEEN, ending="stall"), al.StreamRefused, "total_timeout"),
+        (Answer(silent=True, ending="stall"), al.SendTimeout, "total_timeout"),
+        (Answer(silent=True, ending="reset"), al.ConnectionLost, "connection_lost"),
+        (Answer.error(500, {}), al.HTTPStatusError, "http_status"),
+    ],
+)
+async def test_with_that_word_nothing_is_sent_again_after_text_or_a_clock_or_without_a_stream(
+    replay_server: ReplayServer,
+    other: ReplayServer,
+    answer: Answer,
+    error: type[al.AgentLoopError],
+    code: str,
+    checkpoint: bool,
+) -> None:
+    """(R114, R121, R267)"""
+    replay_server.script(answer, TEXT)
+    other.script(TEXT)
+    provider = model_at(replay_server, timeouts=al.Timeouts(total=0.2))
+    policy = al.ResendPolicy(on_refused_stream=True, fallbacks=(model_at(other),))
+    async with Ground(None).runtime(provider, resend=policy, sleep=Naps()) as runtime:
+        with pytest.raises(error):
+            await runtime.run(AGENT, "go", run_id="r", checkpoint=checkpoint)
+        await check_end(runtime, "r", "failed", code)
+    assert (len(replay_server.requests), len(other.requests)) == (1, 0)
+
+
+async def test_with_that_word_a_reply_over_the_runs_bytes_still_ends_it_in_that_limit() -> None:
+    """(R97)"""
+    provider = ScriptedProvider([reply(calls=[call("ping", x="y" * 1_000)]), reply("never")])
+    agent = al.Agent(name="a", tools=[ping], limits=al.LoopLimits(reply_bytes=500))
+    async with al.Runtime(provider, resend=al.ResendPolicy(on_refused_stream=True), sleep=Naps()) as runtime:
+        result = await runtime.run(agent, "go")
+        await check_end(runtime, result.ref, "limit_reached", "reply_bytes")
+        (end,) = [fact for fact in await facts_of(runtime) if isinstance(fact, SendEnded)]
+    assert (end.code, end.stream_refused, end.previewed) == ("oversized", True, False)
+    assert len(provider.requests) == 1
 
 
 async def test_without_a_policy_nothing_is_sent_again(replay_server: ReplayServer) -> None:
@@ -242,6 +341,18 @@ async def test_a_budget_that_is_used_up_ends_the_run_with_the_error() -> None:
     assert [event.type for event in events].count("resend.scheduled") == 1
 
 
+async def test_a_refused_stream_that_no_budget_is_left_for_ends_the_run_with_its_error() -> None:
+    """(R95)"""
+    provider = ScriptedProvider([cut()] * 9)
+    agent = al.Agent(name="a", limits=al.LoopLimits(max_model_calls=2))
+    policy = al.ResendPolicy(max_resends=8, on_refused_stream=True)
+    async with al.Runtime(provider, resend=policy, sleep=Naps()) as runtime:
+        with pytest.raises(al.StreamRefused):
+            await runtime.run(agent, "go", run_id="r")
+        await check_end(runtime, "r", "failed", "truncated")
+    assert len(provider.requests) == 2
+
+
 async def test_the_last_error_is_raised_when_nobody_is_left_to_ask() -> None:
     second = ScriptedProvider([al.ConnectionFailed("no")])
     policy = al.ResendPolicy(max_resends=0, fallbacks=(second,))
@@ -251,9 +362,9 @@ async def test_the_last_error_is_raised_when_nobody_is_left_to_ask() -> None:
         await check_end(runtime, "r", "failed", "connection_failed")
 
 
-@pytest.mark.parametrize("error", [al.ConnectionFailed("of another"), too_many(), unavailable()])
-@pytest.mark.parametrize("at", ["model.start", "model.output"])
-async def test_an_error_of_a_sink_sends_nothing_again(error: al.ProviderError, at: str) -> None:
+@pytest.mark.parametrize("error", [al.ConnectionFailed("of another"), too_many(), unavailable(), cut()])
+@pytest.mark.parametrize("at", ["model.start", "model.output", "model.parsed"])
+async def test_an_error_of_a_sink_sends_nothing_again(error: al.AgentLoopError, at: str) -> None:
     """(R114)"""
 
     class Sink:
@@ -262,18 +373,21 @@ async def test_an_error_of_a_sink_sends_nothing_again(error: al.ProviderError, a
                 raise error
 
     provider = ScriptedProvider([reply("hi")] * 2)
-    async with al.Runtime(provider, resend=al.ResendPolicy(on_unavailable=True), sleep=Naps()) as runtime:
-        with pytest.raises(al.ProviderError):
+    policy = al.ResendPolicy(on_unavailable=True, on_refused_stream=True)
+    async with al.Runtime(provider, resend=policy, sleep=Naps()) as runtime:
+        with pytest.raises(type(error)):
             await runtime.run(AGENT, "go", run_id="r", sink=Sink())
         events = await check_end(runtime, "r", "failed", error.code)
     assert [event.type for event in events].count("model.start") == 1
 
 
-async def test_previews_that_were_shown_rule_a_resend_out() -> None:
+@pytest.mark.parametrize("error", [too_many(), unavailable(), cut()])
+async def test_previews_that_were_shown_rule_a_resend_out(error: al.AgentLoopError) -> None:
     """(R267)"""
-    provider = ScriptedProvider([broken(reply("half"), too_many()), reply("done")])
-    async with al.Runtime(provider, resend=al.ResendPolicy(), sleep=Naps()) as runtime:
-        with pytest.raises(al.HTTPStatusError):
+    provider = ScriptedProvider([broken(reply("half"), error), reply("done")])
+    policy = al.ResendPolicy(on_unavailable=True, on_refused_stream=True)
+    async with al.Runtime(provider, resend=policy, sleep=Naps()) as runtime:
+        with pytest.raises(type(error)):
             await runtime.run(AGENT, "go")
     assert len(provider.requests) == 1
 
@@ -407,7 +521,7 @@ async def test_closing_ends_the_wait_of_a_kept_run_at_once_and_leaves_it_unfinis
 OPENED, CLAIMED, REFUSED, CLAIMED_AGAIN = 1, 2, 3, 4
 
 
-async def refused_and_died(ground: Ground, error: al.ProviderError, at: int, when: Any, **options: Any) -> None:
+async def refused_and_died(ground: Ground, error: Any, at: int, when: Any, **options: Any) -> None:
     """A run ``r`` whose process died after its first attempt was refused."""
     provider = ScriptedProvider([error, reply("never stored")], model="m-1")
     async with ground.mortal(provider, at=at, when=when, **options) as (runtime, medium):
@@ -444,6 +558,19 @@ async def test_a_run_whose_process_died_between_two_attempts_goes_on_by_the_poli
     assert isinstance(facts[-1], RunClosed)
 
 
+async def test_a_refused_stream_is_asked_for_again_after_the_process_died_unless_it_was_seen(ground: Ground) -> None:
+    """(R142)"""
+    policy = al.ResendPolicy(on_refused_stream=True)
+    await refused_and_died(ground, cut(), CLAIMED_AGAIN, "before", resend=policy, sleep=Naps())
+    provider = ScriptedProvider([broken(reply("half"), cut()), reply("never")], model="m-1")
+    async with ground.runtime(provider, resend=policy, sleep=Naps()) as runtime:
+        with pytest.raises(al.StreamRefused):
+            await runtime.resume("r", AGENT)
+    assert len(provider.requests) == 1
+    ends = [(fact.stream_refused, fact.previewed) for fact in await ground.facts() if isinstance(fact, SendEnded)]
+    assert ends == [(True, False), (True, True)]
+
+
 async def test_it_goes_on_with_the_fallback_that_was_next(ground: Ground) -> None:
     first, second = ScriptedProvider([]), ScriptedProvider([reply("done")], model="m-2")
     policy = al.ResendPolicy(max_resends=0, fallbacks=(second,))
@@ -464,10 +591,12 @@ async def test_it_goes_on_with_the_fallback_that_was_next(ground: Ground) -> Non
         (unavailable(), al.ResendPolicy()),
         (al.SendTimeout("late", code="total_timeout"), al.ResendPolicy(on_unavailable=True)),
         (al.HTTPStatusError("HTTP 401", status=401), al.ResendPolicy(on_unavailable=True)),
+        (cut(), al.ResendPolicy(on_unavailable=True)),
+        (broken(reply("half"), cut()), al.ResendPolicy(on_refused_stream=True)),
     ],
 )
 async def test_it_ends_with_its_error_where_the_policy_of_the_day_says_so(
-    ground: Ground, error: al.ProviderError, resend: al.ResendPolicy | None
+    ground: Ground, error: Any, resend: al.ResendPolicy | None
 ) -> None:
     """(R142)"""
     await refused_and_died(ground, error, REFUSED, "after", resend=al.ResendPolicy(on_unavailable=True), sleep=Naps())
@@ -475,7 +604,7 @@ async def test_it_ends_with_its_error_where_the_policy_of_the_day_says_so(
     async with ground.runtime(provider, resend=resend, sleep=Naps()) as runtime:
         with pytest.raises(al.OutcomeError) as caught:
             await runtime.resume("r", AGENT)
-    assert (caught.value.outcome, caught.value.reason) == ("failed", error.code)
+    assert (caught.value.outcome, caught.value.reason) == ("failed", getattr(error, "error", error).code)
     assert provider.requests == []
 
 

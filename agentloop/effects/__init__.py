@@ -1,25 +1,33 @@
 """The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
+from .collecting import Collecting
 from .detached import Patience, PendingSend, Sends
 from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
-from .resend import Place, ResendPolicy
-from .scope import Claim, Scope, deliver_cancel, settle
+from .resend import Place, Resend, ResendPolicy, next_attempt
+from .rest import rest
+from .scope import Claim, Label, Scope, deliver_cancel, settle
 from .send import Rejected, join, measure, send
+from .signal import Bound, Signal
 from .tool_call import ToolOutcome, ToolThreads, execute
 
 __all__ = [
+    "Bound",
     "Claim",
+    "Collecting",
+    "Label",
     "Ledger",
     "Patience",
     "PendingSend",
     "Place",
     "Rejected",
+    "Resend",
     "ResendPolicy",
     "Resource",
     "Scope",
     "Sends",
+    "Signal",
     "ToolOutcome",
     "ToolThreads",
     "answer_call",
@@ -29,7 +37,9 @@ __all__ = [
     "has_room",
     "join",
     "measure",
+    "next_attempt",
     "recover_calls",
+    "rest",
     "send",
     "settle",
     "skip_calls",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
 
 from ..exchange import Receipt, ReceiptMint, Turn
 from ..limits import LoopLimits
@@ -18,7 +20,7 @@ from .ledger import Ledger
 from .resend import ResendPolicy
 from .tool_call import ToolThreads
 
-__all__ = ["Claim", "Scope", "deliver_cancel", "settle"]
+__all__ = ["Claim", "Label", "Scope", "deliver_cancel", "settle"]
 
 T = TypeVar("T")
 
@@ -33,6 +35,24 @@ class Claim(NamedTuple):
     arguments: dict[str, Any]
 
 
+class Label(msgspec.Struct, frozen=True, gc=False):
+    """What the events of a model call say of it besides the attempt.
+
+    Attributes:
+        stage_id: the host's word for where it is made.
+        transport, route: how a value is asked for.
+        before: model calls that its runner made before this run.
+    """
+
+    stage_id: str = "model"
+    transport: str = ""
+    route: str = ""
+    before: int = 0
+
+
+_PLAIN: Final = Label()
+
+
 class Scope:
     """One run, seen by its effects. Used by the run's own task only.
 
@@ -45,6 +65,8 @@ class Scope:
         repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         claim: the execution whose slot is ``started`` and whose tool has not begun.
         sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
+        label: what its model calls are, for events. model_names: names of the models in use, the run's own
+            first, where a host gave them any.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         resend: what the host decided about a request that was refused; None is never to send once more.
         sleep: waits for seconds, or shorter where the run shall pause. random: source of numbers from 0 to 1.
@@ -60,10 +82,12 @@ class Scope:
         "conversation",
         "deps",
         "emitter",
+        "label",
         "ledger",
         "left",
         "limits",
         "lookups",
+        "model_names",
         "new_id",
         "now_ms",
         "patience",
@@ -109,6 +133,8 @@ class Scope:
         resend: ResendPolicy | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = random.random,
+        label: Label = _PLAIN,
+        model_names: tuple[str, ...] = (),
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
         self.store, self.ledger, self.limits = store, ledger, limits
@@ -118,6 +144,7 @@ class Scope:
         self.sends, self.patience = sends, patience
         self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
+        self.label, self.model_names = label, model_names
         self.repeatable, self.lookups = tools.repeatable, tools.lookups
         self.started = clock()
         self.sent_bytes = 0
@@ -125,13 +152,29 @@ class Scope:
         self._provider, self._mint = provider, mint
 
     @property
-    def provider(self) -> Provider:
-        """Who gets the next request: the run's own, or a fallback after the ones before it refused this one."""
+    def provider_index(self) -> int:
+        """Who gets the next request: 0 is the run's own provider, n the policy's fallback n - 1.
+
+        It stands for the attempt under way until the end of that is stored; after a reply it is 0.
+        """
         refused, resend = self.turn.refused, self.resend
         place = resend.place(refused) if resend is not None and refused else None
-        if resend is None or place is None or not place.provider:
-            return self._provider
-        return resend.fallbacks[place.provider - 1]
+        return 0 if place is None else place.provider
+
+    @property
+    def provider(self) -> Provider:
+        """Who gets the next request: the run's own, or a fallback after the ones before it refused this one."""
+        index = self.provider_index
+        return self._provider if self.resend is None or not index else self.resend.fallbacks[index - 1]
+
+    @property
+    def model_id(self) -> str | None:
+        """The host's name for the model that gets the next request; None where it gave none."""
+        if not self.model_names:
+            return None
+        refused, resend = self.turn.refused, self.resend
+        place = resend.place(refused) if resend is not None and refused else None
+        return self.model_names[0 if place is None else place.provider]
 
     @property
     def elapsed(self) -> float:

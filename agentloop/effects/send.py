@@ -15,10 +15,11 @@ from typing import Literal, Self
 
 from ..errors import AgentLoopError, HTTPStatusError, LimitExceeded, ModelPending, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
-from ..exchange import Entry, RequestRef
+from ..exchange import Entry, RequestRef, RunOutcome
 from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
 from .claims import Choose, claim_next
+from .collecting import Collecting
 from .detached import Patience, PendingSend, Preview, Sends
 from .scope import Scope, deliver_cancel, settle
 
@@ -40,10 +41,15 @@ class Rejected(Exception):
         self.error = error
 
 
-async def send(scope: Scope, choose: Choose | None = None) -> ModelReply:
+async def send(
+    scope: Scope, choose: Choose | None = None, *, collecting: Collecting | None = None, began: float | None = None
+) -> ModelReply:
     """Make the next model call of the run; return its reply, which is a stored fact then.
 
     Args:
+        collecting: makes a value of the answer, and is all that the run is for: the run is closed with
+            the reply. None takes any reply, and the run goes on.
+        began: when its preparation began, on the scope's clock; None is now.
         choose: says which of the reply's calls comes next. Its claim is stored with the reply then, and
             is ``scope.claim``; None claims none.
 
@@ -52,12 +58,13 @@ async def send(scope: Scope, choose: Choose | None = None) -> ModelReply:
             the run's ``reply_bytes``.
         StreamRefused, ProviderError: the attempt failed; its previews are retracted.
         PersistenceError: the store stopped.
+        OutputRefused: ``collecting`` refused the answer. LimitExceeded: it is longer than that takes.
         ModelPending: the send goes on by itself; the run waited for it as long as ``scope.patience``, or its
             caller has left.
         asyncio.CancelledError: the attempt is recorded as abandoned, its usage unknown.
         Exception: what a sink raised.
     """
-    began = scope.clock()
+    began = scope.clock() if began is None else began
     ref = scope.store.book.reference(scope.turn)
     try:
         request = _preflight(scope, ref)
@@ -65,7 +72,7 @@ async def send(scope: Scope, choose: Choose | None = None) -> ModelReply:
     except LimitExceeded as error:
         _tell_rejected(scope, error)
         raise Rejected(error) from None
-    attempt = _Attempt(scope, scope.new_id(), began, choose=choose)
+    attempt = _Attempt(scope, scope.new_id(), began, choose=choose, collecting=collecting)
     held = await attempt.claim(ref)
     async with attempt:
         await attempt.tell_start()
@@ -88,7 +95,7 @@ async def join(scope: Scope, pending: PendingSend) -> ModelReply:
         As `send`.
     """
     attempt = _Attempt(scope, pending.attempt_id, scope.clock(), pending=pending)
-    attempt.call = scope.turn.model_calls
+    attempt.call = scope.label.before + scope.turn.model_calls
     async with attempt:
         await attempt.tell_start()
         reply = await _wait_for(scope, pending, attempt)
@@ -182,17 +189,27 @@ def _limit_of(scope: Scope, attempt: _Attempt, error: BaseException) -> LimitExc
 
 
 class _Attempt:
-    """One send: what is stored and told of it. A block around it tells how it ended, and stores a failure."""
+    """One send: what is stored and told of it. A block around it tells how it ended, and stores a failure.
+
+    Attributes:
+        sending: whether the provider was given the request. opened: whether it gave a stream.
+        refused: whether the provider refused the stream.
+        handed: whether a preview was handed on, be it to the run that may show it. shown: whether the run did.
+        ended: whether its end is stored.
+    """
 
     __slots__ = (
         "_began",
         "_choose",
+        "_collecting",
         "_pending",
         "_scope",
         "attempt_id",
         "call",
         "ended",
+        "handed",
         "opened",
+        "refused",
         "sending",
         "shown",
         "usage",
@@ -205,12 +222,14 @@ class _Attempt:
         began: float,
         *,
         choose: Choose | None = None,
+        collecting: Collecting | None = None,
         pending: PendingSend | None = None,
     ) -> None:
+        self._collecting = collecting
         self._scope, self.attempt_id, self._began = scope, attempt_id, began
         self._choose, self._pending = choose, pending
         self.call = 0
-        self.sending = self.opened = self.shown = self.ended = False
+        self.sending = self.opened = self.refused = self.handed = self.shown = self.ended = False
         self.usage: Usage | None = None
 
     async def __aenter__(self) -> Self:
@@ -234,23 +253,40 @@ class _Attempt:
         scope = self._scope
         model, now = scope.provider.model, scope.now_ms()
         held = await scope.commit(lambda book: book.begin_send(ref, attempt_id=self.attempt_id, model=model, at_ms=now))
-        self.call = scope.turn.model_calls
+        self.call = scope.label.before + scope.turn.model_calls
         return held
 
     async def carry(self, request: ModelRequest, deliver: Callable[[Preview], Awaitable[None]]) -> ModelReply:
         """Send the request, hand on what may be shown, and store the checked reply."""
         scope, reasoning, limit = self._scope, self._scope.reasoning, self._scope.limits.reply_bytes
-        self.sending = True
-        async with scope.provider.stream(request, attempt_id=self.attempt_id, max_reply_bytes=limit) as stream:
-            self.opened = True
-            async for delta in stream:
-                if type(delta) is TextDelta or (reasoning and type(delta) is ReasoningDelta):
-                    await deliver(delta)
-            reply = await stream.reply()
+        collecting = self._collecting
+        if collecting is not None:
+            collecting.begin()
+        self.sending, handing = True, False
+        try:
+            async with scope.provider.stream(request, attempt_id=self.attempt_id, max_reply_bytes=limit) as stream:
+                self.opened = True
+                async for delta in stream:
+                    kind = type(delta)
+                    if collecting is not None and kind is not ReasoningDelta:
+                        handing = True
+                        collecting.take(delta)  # type: ignore[arg-type]  # mypy does not narrow unions by a variable
+                        handing = False
+                    if kind is TextDelta or (reasoning and kind is ReasoningDelta):
+                        self.handed = handing = True
+                        await deliver(delta)  # type: ignore[arg-type]  # as above
+                        handing = False
+                reply = await stream.reply()
+        except StreamRefused:
+            self.refused = not handing  # else it is a sink's, of another request
+            raise
         self.charge(reply)
-        if self._pending is None:
+        fault = None if collecting is None else collecting.finish(reply)
+        if self._pending is None and fault is None:
             await self.tell_parsed(reply)
-        await self._take(reply)
+        await self._take(reply, fault)
+        if fault is not None:
+            raise fault
         return reply
 
     def detach(self, request: ModelRequest, sends: Sends) -> PendingSend:
@@ -275,8 +311,11 @@ class _Attempt:
         if reply.usage is not None:
             self._scope.ledger.charge("tokens", reply.usage.total_tokens)
 
-    async def _take(self, reply: ModelReply) -> None:
-        """Store the reply, and with it the claim of its first call where the run is there to carry that out."""
+    async def _take(self, reply: ModelReply, fault: Exception | None) -> None:
+        """Store the reply, and with it the claim of its first call where the run is there to carry that out.
+
+        A reply that a value is made of ends its run, also where none can be made of it.
+        """
         scope, pending = self._scope, self._pending
         receipt, reserve = scope.receipt(self.attempt_id), scope.limits.feedback_bytes
         now, claim = scope.now_ms(), None
@@ -286,7 +325,10 @@ class _Attempt:
             if pending is not None:
                 pending.claims = claim is not None
         start = None if claim is None else (claim.position, claim.effect_id)
-        await scope.commit(lambda book: book.intake(receipt, reply, at_ms=now, reserve=reserve, start=start))
+        close = None if self._collecting is None else _end_of(reply, fault)
+        await scope.commit(
+            lambda book: book.intake(receipt, reply, at_ms=now, reserve=reserve, start=start, close=close)
+        )
         self.ended, scope.claim = True, claim
 
     async def fail(self, error: BaseException) -> None:
@@ -318,6 +360,7 @@ class _Attempt:
         scope, known = self._scope, isinstance(error, AgentLoopError)
         processed, code = self.sending, self._code(error)
         of_send = self.sending and (self._pending is None or self._pending.cause is None)  # no sink's, nor the run's
+        refused, previewed = of_send and self.refused, self.handed
         status: int | None = None
         retry_after: float | None = None
         if known and of_send and not self.opened:
@@ -336,6 +379,8 @@ class _Attempt:
                 usage=usage,
                 status=status,
                 retry_after=retry_after,
+                stream_refused=refused,
+                previewed=previewed,
             )
         )
         self.ended = True
@@ -354,14 +399,19 @@ class _Attempt:
     # -- telling
 
     async def tell_start(self) -> None:
-        provider = self._scope.provider
-        await self._scope.emitter.output(
+        scope = self._scope
+        provider, label = scope.provider, scope.label
+        await scope.emitter.output(
             ModelStart,
             self.attempt_id,
             attempt_id=self.attempt_id,
             call_sequence=self.call,
+            stage_id=label.stage_id,
             model=provider.model,
             dialect=provider.dialect.name,
+            model_id=scope.model_id,
+            transport=label.transport,
+            route=label.route,
         )
 
     def show(self, delta: Preview) -> Awaitable[None]:
@@ -386,6 +436,7 @@ class _Attempt:
     async def tell_end(
         self, status: Literal["success", "error", "cancelled", "pending"], *, code: str | None = None
     ) -> None:
+        collecting = self._collecting
         await self._scope.emitter.end(
             self.attempt_id,
             attempt_id=self.attempt_id,
@@ -395,7 +446,16 @@ class _Attempt:
             code=code,
             usage=self.usage,
             duration_ms=int((self._scope.clock() - self._began) * 1000),
+            output_chars=0 if collecting is None else collecting.peak,
+            call=None if collecting is None else collecting.call(),
         )
+
+
+def _end_of(reply: ModelReply, fault: Exception | None) -> tuple[RunOutcome, str | None]:
+    """How the run of a reply that a value is made of ends."""
+    if fault is None:
+        return "completed", reply.termination.reason
+    return "failed", fault.code if isinstance(fault, AgentLoopError) else type(fault).__name__
 
 
 def _answered(error: BaseException) -> tuple[int | None, float | None]:

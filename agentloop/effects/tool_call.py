@@ -6,7 +6,8 @@
     unknown   a tool that is not idempotent ran out of time: it may have taken effect, or may yet
     crashed   any other exception, or a value that cannot be a result: the run ends (R62)
 
-An async tool is awaited in the caller's own task. A sync tool runs in a thread of `ToolThreads`,
+A selection is called in place: it has no effect, no clock and no thread, and a refused refinement is
+a failure. An async tool is awaited in the caller's own task. A sync tool runs in a thread of `ToolThreads`,
 with the caller's context variables; Python cannot stop a thread, so one that runs out of time, or
 whose caller was cancelled, goes on, and the pool remembers it until it has ended.
 """
@@ -14,7 +15,6 @@ whose caller was cancelled, goes on, and the pool remembers it until it has ende
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import threading
 import time
@@ -27,12 +27,14 @@ import msgspec
 from ..errors import AgentLoopError, InputError, ToolFailed, ToolResultError
 from ..limits import FEEDBACK_BYTES, TOOL_THREADS, check_count
 from ..messages import ToolResult
-from ..tools import Tool, ToolContext, clean_text, cut_result
+from ..tools import ArgumentsRefused, Tool, ToolContext, clean_text, cut_result, require_value
 
 __all__ = ["NoThreadError", "ToolOutcome", "ToolThreads", "encoded", "execute", "run_once"]
 
 _MESSAGE_CHARS: Final = 2_000
 """Longer error messages are cut before they are measured in bytes."""
+
+_AWAITABLE: Final = "expected a value, got an awaitable; define the tool with async def"
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         kind: see the module's docstring.
         result: what the model shall read; None when it crashed.
-        code: ``tool_failed``, ``tool_error`` (declared), ``error_result``, ``timeout``,
+        code: ``tool_failed``, ``tool_error`` (declared), ``error_result``, ``refined``, ``timeout``,
             ``no_thread``, ``tool_crashed`` or ``invalid_tool_result``; None when it is done.
         error: the exception behind a failure or a crash.
         duration: seconds from the start of the tool to its outcome.
@@ -205,13 +207,16 @@ async def execute(
         raise InputError(f"execute: expected no thread of this run, got one of tool {left!r} that has not ended")
     began = clock()
     try:
-        value, error = await run_once(
-            lambda: tool.invoke(arguments, context),
-            is_async=tool.is_async,
-            run_id=context.run_id,
-            tool=tool,
-            pool=pool,
-        )
+        if tool.kind == "selection":
+            value, error = _in_place(tool, arguments, context)
+        else:
+            value, error = await run_once(
+                lambda: tool.invoke(arguments, context),
+                is_async=tool.is_async,
+                run_id=context.run_id,
+                tool=tool,
+                pool=pool,
+            )
     except TimeoutError:
         outcome = _timed_out(tool)
     except NoThreadError as missing:
@@ -225,6 +230,13 @@ async def execute(
         result=None if result is None else cut_result(result, max_output_bytes),
         duration=clock() - began,
     )
+
+
+def _in_place(tool: Tool, arguments: dict[str, Any], context: ToolContext[Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return tool.invoke(arguments, context), None
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # judged by the caller; nobody cancelled
+        return None, error
 
 
 async def run_once(
@@ -289,11 +301,7 @@ def encoded(tool: Tool, value: object) -> ToolResult:
         ToolResultError: it is an awaitable, or has no JSON. Encoding calls code of the value's
             class, which may raise anything.
     """
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()  # it never ran, and nobody will await it
-        raise ToolResultError(tool.name, "expected a value, got an awaitable; define the tool with async def")
-    return tool.encode(value)
+    return tool.encode(require_value(tool.name, value, _AWAITABLE))
 
 
 def _answered(tool: Tool, value: object) -> ToolOutcome:
@@ -308,6 +316,12 @@ def _answered(tool: Tool, value: object) -> ToolOutcome:
 
 
 def _raised(tool: Tool, error: BaseException) -> ToolOutcome:
+    if tool.kind == "selection":
+        if isinstance(error, ArgumentsRefused):
+            text = f"Nothing ran. {error.feedback}"
+            return ToolOutcome(kind="failed", result=ToolResult.error(text), code=error.code, error=error)
+        if isinstance(error, ToolResultError):
+            return ToolOutcome(kind="crashed", result=None, code=error.code, error=error)
     leaves = _leaves(error)
     if all(_is_declared(leaf, tool.policy.errors) for leaf in leaves):
         try:

@@ -292,6 +292,7 @@ class Journal:
             stage_id=start.stage_id,
             status=event.status,
             model_id=start.model_id,
+            model=start.model,
             transport=start.transport,
             route=start.route,
             code=event.code,

@@ -89,6 +89,8 @@ class ModelEnd(Event, frozen=True):
         code: the error's code when the status is not ``success``.
         usage: tokens as reported, None when unknown.
         duration_ms: from the start of the call to here, preparation and delivery included.
+        output_chars: the most characters that its collector held, 0 where it has none.
+        call: what the collector says of the call, such as the tool that was proposed; a word at best.
     """
 
     type: ClassVar[str] = "model.end"
@@ -100,6 +102,8 @@ class ModelEnd(Event, frozen=True):
     code: str | None = None
     usage: Usage | None = None
     duration_ms: int = 0
+    output_chars: int = 0
+    call: str | None = None
 
 
 OutputEvent = ModelStart | TextPreview | ReasoningPreview | ModelParsed | ModelEnd

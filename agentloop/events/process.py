@@ -56,7 +56,7 @@ class RequestRejected(Event, frozen=True):
 
 
 class ResendScheduled(Event, frozen=True):
-    """A request was refused without being processed, and is sent once more after a wait.
+    """A request was refused, and is sent once more after a wait.
 
     Attributes:
         attempt_id: the attempt that was refused; the next one has its own. code: why.

@@ -24,8 +24,9 @@ class ModelCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         invocation_id: the same as in its trace and its events.
         call_sequence: number of the call, from 1.
         started_at_ms: wall clock, milliseconds since the Unix epoch.
-        stage_id, model_id: as in `ModelCallTrace`.
+        stage_id, model_id, model, transport, route: as in `ModelCallTrace`.
         usage: tokens as reported, None when unknown.
+        ref: the run that it is stored as, for `Runtime.read`; None where it is part of one.
     """
 
     invocation_id: str
@@ -33,8 +34,12 @@ class ModelCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     started_at_ms: int
     stage_id: str | None = None
     model_id: str | None = None
+    model: str = ""
+    transport: str = ""
+    route: str = ""
     status: Literal["success"] = "success"
     usage: Usage | None = None
+    ref: str | None = None
 
 
 class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +62,7 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         call_sequence: its number among the calls that were really sent, from 1.
         stage_id: the host's word for where it was made.
         model_id: the host's word for a registered model; None where it has none.
+        model: as it was asked for on the wire.
         transport, route: how its value was asked for; empty where there is no transport.
         status: ``pending``: its caller has left it, and it goes on.
         code: the error's code when the status is not ``success``.
@@ -71,6 +77,7 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stage_id: str
     status: Literal["success", "error", "cancelled", "pending"]
     model_id: str | None = None
+    model: str = ""
     transport: str = ""
     route: str = ""
     code: str | None = None
@@ -92,6 +99,9 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             started_at_ms=self.started_at_ms,
             stage_id=self.stage_id,
             model_id=self.model_id,
+            model=self.model,
+            transport=self.transport,
+            route=self.route,
             usage=self.usage,
         )
 

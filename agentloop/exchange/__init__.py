@@ -13,6 +13,7 @@ from .checkpoint import (
 )
 from .encoding import canonical_bytes, origin_digest
 from .facts import (
+    CallBasis,
     ConversationBranched,
     ExchangeRef,
     Fact,
@@ -38,6 +39,7 @@ from .turn import Conversation, Entry, Slot, Turn
 __all__ = [
     "Book",
     "BookLimits",
+    "CallBasis",
     "CLOSING",
     "Checkpoint",
     "CompletedPoint",

@@ -10,8 +10,9 @@ Cost: each step is proportional to what it adds.
 from __future__ import annotations
 
 from ..errors import ConflictError, HistoryError, StaleHeadError
-from ..messages import FunctionSpec, ModelOptions, ModelReply, SystemMessage, ToolFeedback, Usage, UserMessage
+from ..messages import FunctionSpec, Message, ModelOptions, ModelReply, ToolFeedback, Usage
 from .facts import (
+    CallBasis,
     ExchangeRef,
     Fact,
     OriginOpened,
@@ -52,7 +53,7 @@ class Book(Recovery):
         run_id: str,
         origin_id: str,
         conversation: str | None,
-        messages: tuple[SystemMessage | UserMessage, ...],
+        messages: tuple[Message, ...],
         options: ModelOptions,
         tools: tuple[FunctionSpec, ...],
         catalogue_digest: str,
@@ -60,6 +61,7 @@ class Book(Recovery):
         agent: str,
         at_ms: int,
         checkpoint: bool = False,
+        call: CallBasis | None = None,
     ) -> tuple[Fact, ...]:
         """Fix a run's origin. Starting the same run again with the same input adds nothing (R82).
 
@@ -97,6 +99,7 @@ class Book(Recovery):
             agent=agent,
             at_ms=at_ms,
             checkpoint=checkpoint,
+            call=call,
         )
         return (opened,)
 
@@ -142,6 +145,7 @@ class Book(Recovery):
         at_ms: int,
         reserve: int = 0,
         start: tuple[int, str] | None = None,
+        close: tuple[RunOutcome, str | None] | None = None,
     ) -> tuple[Fact, ...]:
         """Take in a checked reply, for the attempt that asked for it (R80), and claim one of its calls with it.
 
@@ -151,6 +155,8 @@ class Book(Recovery):
             reserve: bytes there must be room for to answer each of its calls. An answer itself is
                 never refused for want of room: it tells what has happened.
             start: position and effect id of the execution that comes next, as for `start_slot`.
+            close: outcome and reason, where the reply is all that its run was for. Its calls are not
+                asked to be run by anybody, and stay open.
 
         Raises:
             ConflictError: no such attempt is under way, it brought another reply (R83), the reply has
@@ -182,6 +188,9 @@ class Book(Recovery):
             attempt_id=receipt.invocation_id,
             reply=reply,
         )
+        if close is not None:
+            outcome, reason = close
+            return (ended, taken, RunClosed(run_id=turn.run_id, outcome=outcome, reason=reason, at_ms=at_ms))
         if start is None:
             return (ended, taken)
         position, effect_id = start
@@ -213,6 +222,8 @@ class Book(Recovery):
         usage: Usage | None = None,
         status: int | None = None,
         retry_after: float | None = None,
+        stream_refused: bool = False,
+        previewed: bool | None = None,
     ) -> tuple[Fact, ...]:
         """End an attempt without a reply; `SendEnded` has what the fields mean.
 
@@ -232,6 +243,8 @@ class Book(Recovery):
             at_ms=at_ms,
             status=status,
             retry_after=retry_after,
+            stream_refused=stream_refused,
+            previewed=previewed,
         )
         return (ended,)
 

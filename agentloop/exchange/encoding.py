@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from ..admission import canonical, digest_bytes
-from ..messages import FunctionSpec, ModelOptions, SystemMessage, UserMessage
+from ..messages import FunctionSpec, Message, ModelOptions
 
 __all__ = ["EncodedFrame", "EncodedOrigin", "canonical_bytes", "origin_digest", "sorted_bytes"]
 
@@ -57,7 +57,7 @@ class EncodedOrigin:
 
     __slots__ = ("_canonical_messages", "frame", "messages", "sizes")
 
-    def __init__(self, messages: tuple[SystemMessage | UserMessage, ...], frame: EncodedFrame) -> None:
+    def __init__(self, messages: tuple[Message, ...], frame: EncodedFrame) -> None:
         self.messages, self.frame = messages, frame
         encoded = [sorted_bytes(message) for message in messages]
         self.sizes = [len(message) for message in encoded]
@@ -80,7 +80,7 @@ class EncodedOrigin:
 
 
 def origin_digest(
-    messages: tuple[SystemMessage | UserMessage, ...],
+    messages: tuple[Message, ...],
     options: ModelOptions,
     tools: tuple[FunctionSpec, ...],
     continues: str | None,

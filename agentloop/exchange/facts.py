@@ -9,7 +9,8 @@ a run whose texts were removed.
 
 This is the form of version 2. Records of version 1 told no end of an effect: read from one, ``at_ms``
 of `SendEnded`, `SlotMoved` and `RerunAllowed` is None, and nothing else writes None there; nor did they
-tell ``status`` and ``retry_after`` of `SendEnded`.
+tell ``status``, ``retry_after``, ``stream_refused`` and ``previewed`` of `SendEnded`. Early ones of version 2
+did not tell the last two either.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ import msgspec
 
 from ..messages import (
     FunctionSpec,
+    Message,
     ModelOptions,
     ModelReply,
-    SystemMessage,
     ToolFeedback,
     Usage,
-    UserMessage,
 )
 from .slots import SlotState
 
 __all__ = [
+    "CallBasis",
     "ConversationBranched",
     "ExchangeRef",
     "Fact",
@@ -77,6 +78,23 @@ class RequestRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     digest: str
 
 
+class CallBasis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What an origin is of that is no agent's: one model call of a runner.
+
+    Attributes:
+        parent: the run, or the runner's request, that it was made for.
+        stage_id: the host's word for where it was made.
+        transport: id of the transport that asked for a value. route: how it asked.
+        model_id: which of several named models was asked first; None where there is one.
+    """
+
+    parent: str
+    stage_id: str
+    transport: str
+    route: str
+    model_id: str | None = None
+
+
 class _Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, tag_field="fact"):
     run_id: str
     version: Literal[2] = 2
@@ -89,19 +107,21 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
         digest: over messages, options, tools and ``continues``; equal content in two runs has
             equal digests and stays two origins.
         continues: the exchange this user turn follows, None for the first turn.
-        messages: this turn's own messages; leading system messages replace those before.
+        messages: this turn's own messages; leading system messages replace those before. Those of
+            an agent's run are system and user messages; a model call of a runner may say more.
         tools: the visible catalogue; no callable, endpoint or permission (R73).
         catalogue_digest: digest of the executable tool set, policy version included.
         input_digest: over what the host asked for, so that a repeated start is recognised; None
             where the host gave the run no id to repeat.
         checkpoint: whether the host asked for recovery points.
+        call: the model call that the run is; None for a run of an agent. ``agent`` is its stage then.
     """
 
     origin_id: str
     digest: str
     conversation: str | None
     continues: ExchangeRef | None
-    messages: tuple[SystemMessage | UserMessage, ...]
+    messages: tuple[Message, ...]
     options: ModelOptions
     tools: tuple[FunctionSpec, ...]
     catalogue_digest: str
@@ -109,6 +129,7 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     agent: str
     at_ms: int
     checkpoint: bool = False
+    call: CallBasis | None = None
 
 
 class SendStarted(_Fact, frozen=True, tag="send_started"):
@@ -133,6 +154,10 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
         author: who settled an attempt that nobody knows the outcome of; None where it is reported.
         status: the HTTP status that answered in place of a stream; None where none did.
         retry_after: seconds to wait, as the server asked with it; None where it did not.
+        stream_refused: whether the provider refused the stream (`StreamRefused`), and ``code`` says why; False
+            where the record did not tell.
+        previewed: of an attempt that brought no reply, whether something of it had been shown, or handed on
+            to be; None where it was replied or settled, or the record did not tell.
     """
 
     attempt_id: str
@@ -144,6 +169,8 @@ class SendEnded(_Fact, frozen=True, tag="send_ended"):
     author: str | None = None
     status: int | None = None
     retry_after: float | None = None
+    stream_refused: bool = False
+    previewed: bool | None = None
 
 
 class ReplyTaken(_Fact, frozen=True, tag="reply_taken"):

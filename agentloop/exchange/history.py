@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..messages import Message, ModelExchange, SystemMessage, UserMessage
+from ..messages import Message, ModelExchange, SystemMessage
 
 __all__ = ["History"]
 
@@ -33,7 +33,7 @@ class History:
         self,
         exchanges: Sequence[ModelExchange],
         exchanges_size: int,
-        messages: tuple[SystemMessage | UserMessage, ...],
+        messages: tuple[Message, ...],
         sizes: Sequence[int],
     ) -> History:
         """The history of the turn that says ``messages`` after these messages and ``exchanges``.

@@ -20,9 +20,7 @@ from ..messages import (
     ModelOptions,
     ModelReply,
     ModelRequest,
-    SystemMessage,
     ToolFeedback,
-    UserMessage,
 )
 from .encoding import EncodedFrame, EncodedOrigin, sorted_bytes
 from .facts import (
@@ -256,7 +254,7 @@ class State:
 
     def _encoded_origin(
         self,
-        messages: tuple[SystemMessage | UserMessage, ...],
+        messages: tuple[Message, ...],
         options: ModelOptions,
         tools: tuple[FunctionSpec, ...],
     ) -> EncodedOrigin:
@@ -320,7 +318,7 @@ class State:
         self,
         name: str | None,
         continues: ExchangeRef | None,
-        messages: tuple[SystemMessage | UserMessage, ...],
+        messages: tuple[Message, ...],
         sizes: Sequence[int],
     ) -> History:
         """What a turn's requests begin with, when it says ``messages`` after an exchange."""
@@ -335,7 +333,7 @@ class State:
     def _up_to(
         ref: ExchangeRef,
         turn: Turn,
-        messages: tuple[SystemMessage | UserMessage, ...] = (),
+        messages: tuple[Message, ...] = (),
         sizes: Sequence[int] = (),
     ) -> History:
         count = ref.index + 1

@@ -2,7 +2,7 @@
 
 from .drive import advance, close, drive
 from .states import NEXT, Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, cancelled_end, phase_of, step, verdict
+from .step import Action, Answer, Ask, Close, Recover, Skip, Wait, cancelled_end, phase_of, step, verdict
 
 __all__ = [
     "Action",
@@ -12,7 +12,6 @@ __all__ = [
     "NEXT",
     "Phase",
     "Recover",
-    "Resend",
     "Signal",
     "Skip",
     "Wait",

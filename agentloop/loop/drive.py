@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import nullcontext
 from functools import partial
 from typing import Final, cast
@@ -11,12 +10,14 @@ from typing import Final, cast
 from ..effects import (
     PendingSend,
     Rejected,
+    Resend,
     Scope,
     answer_call,
     give_back,
     join,
     measure,
     recover_calls,
+    rest,
     send,
     settle,
     skip_calls,
@@ -28,13 +29,14 @@ from ..errors import (
     NotOwnerError,
     ProviderError,
     RunPaused,
+    StreamRefused,
     UnsettledError,
 )
-from ..events import ResendScheduled, RunEnded, RunStarted
+from ..events import RunEnded, RunStarted
 from ..exchange import Entry, RunOutcome
 from ..messages import ToolFeedback
 from .states import Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, ahead, calls_after, phase_of, step
+from .step import Action, Answer, Ask, Close, Recover, Skip, Wait, ahead, calls_after, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
 
@@ -61,7 +63,7 @@ async def advance(scope: Scope) -> Phase:
         measure(scope)  # of a request that an earlier owner sent, or a fallback
     action = _next(scope)
     if type(action) is Resend:
-        await _rest(scope, action)
+        await rest(scope, action)
         return follow(phase, await _ask(scope))
     if type(action) is Ask:
         return follow(phase, await _ask(scope))
@@ -200,27 +202,12 @@ def _choose(scope: Scope, entry: Entry, answered: int | None, feedback: ToolFeed
     )
 
 
-async def _rest(scope: Scope, action: Resend) -> None:
-    """Wait before a request is sent once more. Nothing is under way meanwhile, so whatever ends the run ends it."""
-    seconds = action.at_least + scope.random() * (action.at_most - action.at_least)
-    scope.emitter.process(
-        ResendScheduled,
-        action.attempt_id,
-        attempt_id=action.attempt_id,
-        code=action.code,
-        delay_ms=math.ceil(seconds * 1000),
-        model=scope.provider.model,
-    )
-    if seconds:
-        await scope.sleep(seconds)
-
-
 async def _ask(scope: Scope, pending: PendingSend | None = None) -> Signal:
     """Make a model call, or wait for the one that is under way."""
     provider = scope.provider
     try:
         reply = await (send(scope, partial(_choose, scope)) if pending is None else join(scope, pending))
-    except ProviderError:
+    except (ProviderError, StreamRefused):
         if type(_next(scope)) is not Resend:
             raise
         return Signal.REFUSED

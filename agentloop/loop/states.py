@@ -26,7 +26,7 @@ class Signal(Enum):
     """What one step did."""
 
     REFUSED = "refused"
-    """The request was refused without being processed; it is sent once more next."""
+    """The request was refused; it is sent once more next."""
     REPLIED = "replied"
     """A reply without calls is stored."""
     ASKED = "asked"

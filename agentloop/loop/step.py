@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from ..effects import Ledger, ResendPolicy, has_room
+from ..effects import Ledger, Resend, ResendPolicy, has_room, next_attempt
 from ..exchange import Entry, RunOutcome, Slot, Turn
 from ..limits import LoopLimits
 from .states import Phase
@@ -23,7 +23,6 @@ __all__ = [
     "Ask",
     "Close",
     "Recover",
-    "Resend",
     "Skip",
     "Wait",
     "ahead",
@@ -37,20 +36,6 @@ __all__ = [
 
 class Ask(msgspec.Struct, frozen=True):
     """Make the next model call."""
-
-
-class Resend(msgspec.Struct, frozen=True):
-    """Make the model call once more, after a wait; a server refused it without processing it.
-
-    Attributes:
-        attempt_id: the attempt that was refused. code: its error's.
-        at_least, at_most: seconds to wait; where they differ, at random between them.
-    """
-
-    attempt_id: str
-    code: str
-    at_least: float
-    at_most: float
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -154,7 +139,7 @@ def step(
         sent_bytes: what the newest request was on the wire at most.
         max_request_bytes: the provider's own ceiling of it.
         repeatable: names of tools whose lost calls run again. lookups: of those with a lookup.
-        resend: what the host decided about a request that was refused without being processed.
+        resend: what the host decided about a request that was refused.
 
     A call that is claimed comes first: it was judged when it was claimed, and only time passes in between.
 
@@ -176,7 +161,8 @@ def step(
         return Wait(tuple(turn.sends), ())
     failed = _failed(turn)
     if failed is not None:
-        return _resend(turn, ledger, limits, elapsed, resend) or failed
+        again = next_attempt(turn, resend)
+        return failed if again is None or _limit_of_asking(ledger, limits, elapsed) is not None else again
     if last is None:
         return _ask_or_close(ledger, limits, elapsed)
     at = len(turn.entries) - 1
@@ -241,22 +227,6 @@ def ahead(
 def calls_after(entry: Entry, answered: int | None) -> tuple[int, ...]:
     """The calls that are without feedback once this one is answered."""
     return tuple(p for p, slot in enumerate(entry.slots) if slot.feedback is None and p != answered)
-
-
-def _resend(
-    turn: Turn, ledger: Ledger, limits: LoopLimits, elapsed: float, policy: ResendPolicy | None
-) -> Resend | None:
-    """Whether the attempt that brought nothing is followed by another one."""
-    ended = turn.ended
-    if (
-        ended is None
-        or policy is None
-        or not policy.allows(ended)
-        or _limit_of_asking(ledger, limits, elapsed) is not None
-    ):
-        return None
-    place = policy.place(turn.refused)
-    return None if place is None else Resend(ended.attempt_id, ended.code or "", *policy.wait(ended, place))
 
 
 def cancelled_end(turn: Turn) -> tuple[RunOutcome, str, str]:

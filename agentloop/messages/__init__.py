@@ -36,6 +36,7 @@ from .require import (
     require_tool_feedback,
     require_tool_result,
 )
+from .size import messages_chars, text_chars
 
 __all__ = [
     "FunctionSpec",
@@ -64,10 +65,12 @@ __all__ = [
     "decode_model_request",
     "decode_tool_feedback",
     "decode_tool_result",
+    "messages_chars",
     "reply_text",
     "require_model_exchange",
     "require_model_reply",
     "require_model_request",
     "require_tool_feedback",
     "require_tool_result",
+    "text_chars",
 ]

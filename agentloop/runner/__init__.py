@@ -1,6 +1,58 @@
 """Model calls for applications that want typed values and shared budgets."""
 
+from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
+from .children import ChildLimits, run_children
+from .context import ContextPlan, TokenCount
+from .host import Host
+from .input import ModelInput
+from .model_runner import ModelResult, ModelRunner
+from .options import Execution, RunnerOptions
+from .prepared import Measurement, Prepared
 from .tokens import TokenBudget, TokenCounter
 from .transport import Collector, Fragment, Interaction, Stage, Transport
+from .transports import (
+    PLAIN_TEXT,
+    JsonText,
+    NativeCall,
+    PlainText,
+    Route,
+    Session,
+    SessionCall,
+    SessionReply,
+    Structured,
+)
 
-__all__ = ["Collector", "Fragment", "Interaction", "Stage", "TokenBudget", "TokenCounter", "Transport"]
+__all__ = [
+    "BuiltContext",
+    "ChildLimits",
+    "Collector",
+    "ContextPlan",
+    "Execution",
+    "Fragment",
+    "Host",
+    "Interaction",
+    "JsonText",
+    "Measurement",
+    "ModelInput",
+    "ModelResult",
+    "ModelRunner",
+    "NativeCall",
+    "NeedsSummary",
+    "PLAIN_TEXT",
+    "PlainText",
+    "Prepared",
+    "Route",
+    "RunnerOptions",
+    "Session",
+    "SessionCall",
+    "SessionReply",
+    "Stage",
+    "Structured",
+    "Summary",
+    "SummaryOf",
+    "TokenBudget",
+    "TokenCount",
+    "TokenCounter",
+    "Transport",
+    "run_children",
+]

@@ -75,12 +75,14 @@ class Interaction(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     Attributes:
         create_response: makes the collector of one call.
         route: how the value is asked for, in the record: ``text``, ``call``, ``json_schema``, ``json_text``,
-            or a word of a transport of your own.
+            ``session``, or a word of a transport of your own.
         options: what the transport asks for; a field that is not its default overrides the runner's.
         tools: the visible tools.
         instruction: added to the instructions of the call; None adds none.
         schema_chars: characters of all declarations: tools, response format, and a schema that stands in
             the instruction, which is not counted twice (R244).
+        embedded_chars: how many of ``schema_chars`` stand in the instruction; the rest of the instruction
+            is what it counts for besides.
     """
 
     create_response: Callable[[], Collector[T_co]]
@@ -89,6 +91,7 @@ class Interaction(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     tools: tuple[FunctionSpec, ...] = ()
     instruction: str | None = None
     schema_chars: int = 0
+    embedded_chars: int = 0
 
 
 @runtime_checkable

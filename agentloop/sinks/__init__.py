@@ -1,5 +1,6 @@
 """Who hears of a run: sinks in its path, readers of its feed, observers at its side."""
 
+from .diagnostics import Diagnostics
 from .emitter import Emitter, wall_ms
 from .fan_out import FanOut, QueueSink
 from .feed import Feed, Follower
@@ -8,6 +9,7 @@ from .observers import ObserverHub
 from .sink import Observer, Sink, require_observer, require_sink
 
 __all__ = [
+    "Diagnostics",
     "Emitter",
     "FanOut",
     "Feed",

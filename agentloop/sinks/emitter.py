@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..events import Event, ModelEnd, OutputEvent, event_id
@@ -27,42 +28,70 @@ def wall_ms() -> int:
 
 
 class Emitter:
-    """Stamps and delivers one run's events. Called by the run's own task only."""
+    """Stamps and delivers the events of one run, or of one part of it. One task at a time may call it.
 
-    __slots__ = ("_now", "_observers", "_sequence", "_sink", "_sink_failed", "feed", "run_id")
+    Args:
+        feed: kept for readers; None keeps nothing.
+        observers, journal: hear of every event, at once; neither waits nor raises.
+        span_id, parent_span_id: of the part, None for the run itself.
+        numbers: where the run's numbering goes on, shared by its parts.
+    """
+
+    __slots__ = (
+        "_journal",
+        "_now",
+        "_parent_span_id",
+        "_sequence",
+        "_sink",
+        "_sink_failed",
+        "feed",
+        "numbers",
+        "observers",
+        "run_id",
+        "span_id",
+    )
 
     def __init__(
         self,
         run_id: str,
-        feed: Feed,
+        feed: Feed | None,
         *,
         sink: Sink | None = None,
         observers: ObserverHub | None = None,
+        journal: Callable[[Event], None] | None = None,
+        span_id: str | None = None,
+        parent_span_id: str | None = None,
+        numbers: Iterator[int] | None = None,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        self.run_id, self.feed = run_id, feed
-        self._sink, self._observers, self._now = sink, observers or None, now_ms
+        self.run_id, self.feed, self.span_id = run_id, feed, span_id or run_id
+        self._sink, self._journal, self._now = sink, journal, now_ms
+        self.observers = observers or None
+        self._parent_span_id = parent_span_id
+        self.numbers = itertools.count(1) if numbers is None else numbers
         self._sequence = 0
         self._sink_failed = False  # a sink's failure ends the run, so it is not told again in the log
 
-    def _make(self, kind: type[E], span_id: str | None, fields: dict[str, Any]) -> E:
-        self._sequence = sequence = self._sequence + 1
-        run_id = self.run_id
-        inner = span_id is not None
+    def _make(self, kind: type[E], invocation_id: str | None, fields: dict[str, Any]) -> E:
+        self._sequence = sequence = next(self.numbers)
+        inner = invocation_id is not None
         return kind(
-            event_id=event_id(run_id, sequence),
+            event_id=event_id(self.run_id, sequence),
             occurred_at_ms=self._now(),
-            run_id=run_id,
-            span_id=span_id or run_id,
-            parent_span_id=run_id if inner else None,
-            invocation_id=span_id,
+            run_id=self.run_id,
+            span_id=invocation_id or self.span_id,
+            parent_span_id=self.span_id if inner else self._parent_span_id,
+            invocation_id=invocation_id,
             **fields,
         )
 
     def _publish(self, event: Event, sequence: int) -> None:
-        self.feed.push(event, sequence)
-        if self._observers is not None:
-            self._observers.push(event)
+        if self.feed is not None:
+            self.feed.push(event, sequence)
+        if self._journal is not None:
+            self._journal(event)
+        if self.observers is not None:
+            self.observers.push(event)
 
     def process(self, kind: type[E], invocation_id: str | None = None, **fields: Any) -> None:
         """Tell readers and observers what happened. Never waits, never raises."""
@@ -87,7 +116,7 @@ class Emitter:
             raise
         finally:
             self._publish(event, sequence)
-        if self.feed.behind:
+        if self.feed is not None and self.feed.behind:
             await self.feed.room()
 
     async def end(self, invocation_id: str, **fields: Any) -> None:

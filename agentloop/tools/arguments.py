@@ -21,6 +21,7 @@ integers so. Where an ``int`` is wanted such a number is taken if it has exactly
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -37,19 +38,32 @@ FEEDBACK_CHARS: Final = 560
 """Ceiling of one feedback text on refused arguments."""
 
 _ASK: Final = " Correct the arguments and call it again."
+_NO_FIT: Final = "expected a value that fits, got another"
+_RULES: Final = {
+    "invalid_json": "expected one JSON text",
+    "not_an_object": "expected one JSON object",
+    "schema_mismatch": "expected a value that fits the schema, got another",
+    "refined": "expected arguments that the checks of the tool take, got others",
+}
+_PLAIN: Final = re.compile(r"(?!Object contains)[^'\"]*\Z")  # what msgspec says without quoting the value
 
 
 class ArgumentsRefused(InputError):
     """Arguments that a tool does not take. It did not run.
 
     Attributes:
-        code: ``invalid_json``, ``not_an_object`` or ``schema_mismatch``.
+        code: ``invalid_json``, ``not_an_object`` or ``schema_mismatch``; ``refined`` where a check of a
+            selection refused them.
         feedback: what the model shall read; never the arguments as a whole, up to 560 characters.
+            It may name members that the model wrote.
+        rule: what was expected and what came, for errors and logs: of the text it holds positions
+            and the names that the schema declares, nothing else.
     """
 
-    def __init__(self, code: str, feedback: str) -> None:
-        super().__init__(code, feedback)
+    def __init__(self, code: str, feedback: str, rule: str = "") -> None:
+        super().__init__(code, feedback, rule)
         self.code = code
+        self.rule = rule or _RULES.get(code, _NO_FIT)
         room = FEEDBACK_CHARS - len(_ASK)
         self.feedback = (feedback if len(feedback) <= room else feedback[: room - 1] + "…") + _ASK
 
@@ -58,19 +72,18 @@ class ArgumentsRefused(InputError):
 
 
 class Arguments:
-    """Admits the argument texts of one tool.
+    """Admits JSON texts as values of one type: the argument texts of a tool, or a model's output.
 
     Args:
         tool: the tool's name, for errors.
         check: the schema check; made when first used, since making it takes about a millisecond.
-        kind: the struct to decode into; None hands the parsed object on as it is.
+        kind: the type to decode into, a struct where `admit` is used; None hands the parsed object
+            on as it is.
     """
 
     __slots__ = ("_check", "_compare", "_decode", "_kind", "_make_check", "_own_code", "_tool")
 
-    def __init__(
-        self, tool: str, make_check: Callable[[], Callable[[Any], None]], kind: type[msgspec.Struct] | None
-    ) -> None:
+    def __init__(self, tool: str, make_check: Callable[[], Callable[[Any], None]], kind: Any) -> None:
         self._tool, self._make_check, self._kind = tool, make_check, kind
         self._check: Callable[[Any], None] | None = None
         self._compare = self._own_code = False
@@ -87,27 +100,34 @@ class Arguments:
             ArgumentsRefused: the model may correct its arguments.
             ToolDefinitionError: the schema or a type of the tool is at fault.
         """
-        try:
-            value = parse(text) if text else {}
-        except AdmissionError as error:
-            at = "" if error.position is None else f" at character {error.position}"
-            at += "" if error.path == "$" else f" ({error.path[:120]})"
-            raise ArgumentsRefused("invalid_json", f"The arguments are not one JSON text{at}: {error.rule}.") from None
+        value = _parsed(text) if text else {}
+        typed: Any = self._checked({} if value is None else value)
+        return typed if self._kind is None else msgspec.structs.asdict(typed)
+
+    def decode(self, text: str) -> Any:
+        """The value itself, of the type; ``""`` and ``null`` are no object here.
+
+        Raises:
+            ArgumentsRefused: the text is not one JSON object, or it does not fit.
+            ToolDefinitionError: the schema or the type is at fault.
+        """
+        return self._checked(_parsed(text))
+
+    def _checked(self, value: Any) -> Any:
         if type(value) is not dict:
-            if value is not None:
-                rule = f"The arguments must be one JSON object, got {json_type(value)}."
-                raise ArgumentsRefused("not_an_object", rule)
-            value = {}
+            got = json_type(value)
+            words = f"The arguments must be one JSON object, got {got}."
+            raise ArgumentsRefused("not_an_object", words, f"expected one JSON object, got {got}")
         check = self._check
         if check is None:
             check = self._check = self._make_check()
         try:
             check(value)
         except SchemaMismatch as error:
-            raise _mismatch(error.path, error.rule) from None
+            raise _mismatch(error.path, error.rule, error.outline) from None
         return value if self._kind is None else self._typed(value, self._kind)
 
-    def _typed(self, value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    def _typed(self, value: dict[str, Any], kind: Any) -> Any:
         try:
             typed = msgspec.convert(value, kind, str_keys=True)
         except msgspec.ValidationError as error:
@@ -119,10 +139,11 @@ class Arguments:
             if path is not None and self._own_code:
                 raise self._fault(f"decoding its arguments changed {path}")
             if path is not None:
-                raise _mismatch(path, "expected a value that the tool's type holds exactly")
-        return msgspec.structs.asdict(typed)
+                rule = "expected a value that the tool's type holds exactly"
+                raise _mismatch(path, rule, "expected values that the type holds exactly")
+        return typed
 
-    def _integral(self, value: dict[str, Any], kind: type[msgspec.Struct], error: msgspec.ValidationError) -> Any:
+    def _integral(self, value: dict[str, Any], kind: Any, error: msgspec.ValidationError) -> Any:
         """Take 3.0 for the integer 3 if that is all that stands in the way, and it changes no value."""
         text = str(error)
         if "got `float`" in text:
@@ -134,12 +155,34 @@ class Arguments:
                 if difference(value, typed) is None:
                     return typed
         rule, _, path = text.partition(" - at ")
-        raise _mismatch(path.strip("`") or "$", rule.replace("`", "")) from None
+        raise _mismatch(path.strip("`") or "$", rule.replace("`", ""), _outline(error)) from None
 
     def _fault(self, rule: str) -> ToolDefinitionError:
         return ToolDefinitionError("bad_tool", self._tool, rule)
 
 
-def _mismatch(path: str, rule: str) -> ArgumentsRefused:
+def _parsed(text: str) -> Any:
+    try:
+        return parse(text)
+    except AdmissionError as error:
+        at = "" if error.position is None else f" at character {error.position}"
+        where = at + ("" if error.path == "$" else f" ({error.path[:120]})")
+        words = f"The arguments are not one JSON text{where}: {error.rule}."
+        raise ArgumentsRefused("invalid_json", words, f"expected one JSON text{at}: {error.rule}") from None
+
+
+def _mismatch(path: str, rule: str, outline: str) -> ArgumentsRefused:
     where = "The arguments do not fit" if path == "$" else f"The argument {path} does not fit"
-    return ArgumentsRefused("schema_mismatch", f"{where}: {rule}.")
+    return ArgumentsRefused("schema_mismatch", f"{where}: {rule}.", outline)
+
+
+def _outline(error: msgspec.ValidationError) -> str:
+    """What msgspec said, and not what a class of the host's own said, which may quote the value."""
+    own = "" if error.__cause__ is None else str(error.__cause__)
+    said, mark, path = str(error).removeprefix(own).rpartition(" - at `")
+    if not mark:
+        said, path = path, "$"
+    if error.__cause__ is not None or not _PLAIN.match(said):
+        said = _NO_FIT
+    place = path.rstrip("`") if path.startswith("$") and str(error).startswith(own) else "$"
+    return f"{place}: {said[:1].lower()}{said[1:]}".replace("`", "")

@@ -11,10 +11,13 @@ import msgspec
 from ..errors import InputError
 from .result import clean_text
 
-__all__ = ["PROGRESS_CHARS", "ToolContext"]
+__all__ = ["PROGRESS_CHARS", "STAGE_CHARS", "SelectionContext", "ToolContext"]
 
 PROGRESS_CHARS: Final = 500
 """Longer progress messages are cut."""
+
+STAGE_CHARS: Final = 128
+"""Longest name of a stage."""
 
 D = TypeVar("D")
 
@@ -70,3 +73,15 @@ class ToolContext(msgspec.Struct, Generic[D], frozen=True, kw_only=True, eq=Fals
         return (
             f"ToolContext(run_id={self.run_id!r}, tool={self.tool!r}, call_id={self.call_id!r}, attempt={self.attempt})"
         )
+
+
+class SelectionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Injected into a parameter of a selection annotated ``SelectionContext``; the model never sees it.
+
+    Attributes:
+        stage_id: where in the application the choice is made; in an agent's loop, the agent's name.
+        tool: the selection's own name.
+    """
+
+    stage_id: str
+    tool: str

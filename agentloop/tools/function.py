@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Callable
 from typing import Any, Final, Literal, overload
@@ -14,40 +13,30 @@ from ..errors import InputError, ToolDefinitionError
 from ..limits import TOOL_TIMEOUT
 from ..messages import FunctionSpec, ToolResult
 from .arguments import Arguments
-from .context import ToolContext
-from .policy import ToolPolicy
+from .context import STAGE_CHARS, SelectionContext, ToolContext
+from .definition import by_keyword, check_tool_name, is_async, owner_of, read_definition
+from .policy import ToolPolicy, selection_policy
 from .recovery import Lookup
+from .resolver import Check, Resolve, in_loop, read_resolver
 from .result import encode_result
 from .schema import admit_schema
-from .signature import read_lookup, read_signature, struct_schema
+from .signature import read_lookup
 from .validator import compile_check
 
-__all__ = ["Call", "Tool", "check_tool_name", "tool"]
+__all__ = ["Call", "Tool", "tool"]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _DEFAULTS: Final = ToolPolicy()
 
 Call = Callable[[dict[str, Any], ToolContext[Any]], Any]
 """What runs a tool made from a schema: the arguments as parsed, and the context."""
 
 
-def check_tool_name(name: object) -> str:
-    """Return a name that is valid on the wire: 1 to 64 of ``A-Z a-z 0-9 _ -``.
-
-    Raises:
-        ToolDefinitionError: ``bad_tool_name``.
-    """
-    if type(name) is not str:
-        raise ToolDefinitionError("bad_tool_name", "", f"expected a name of type str, got {type(name).__name__}")
-    if not _NAME.match(name):
-        got = "another character" if 1 <= len(name) <= 64 else f"{len(name)} characters"
-        rule = f"expected 1 to 64 of A-Z a-z 0-9 _ -, got {got}"
-        raise ToolDefinitionError("bad_tool_name", name[:80], rule)
-    return name
-
-
 class Tool:
-    """One function that a model may call. Made by `tool` or `Tool.from_schema`; fixed afterwards (R50).
+    """One function that a model may call; fixed once it is made (R50).
+
+    `tool` and `Tool.from_schema` make one with an effect. A selection, made by `selection` or
+    `Tool.selection`, has none: `resolve` builds a value of the host from what the model chose, and
+    neither runs nor authorises anything.
 
     Two tools are equal only if they are the same object. Calling a tool calls its function, so a
     test may use it as if it were not decorated.
@@ -55,9 +44,9 @@ class Tool:
     Attributes:
         spec: what the model sees.
         policy: how it is run.
-        kind: ``function``, or ``schema`` for one made from a JSON Schema.
+        kind: ``function``, ``schema`` for one made from a JSON Schema, or ``selection``.
         owner: where it is defined, for errors: ``module.function``, or a server's name.
-        is_async: whether its function is awaited; otherwise it runs in a thread.
+        is_async: whether its function is awaited; otherwise it runs in a thread, or, of a selection, in place.
         lookup_is_async: as much of its lookup; False where it has none.
     """
 
@@ -66,6 +55,7 @@ class Tool:
         "_call",
         "_function",
         "_lookup",
+        "_resolve",
         "is_async",
         "kind",
         "lookup_is_async",
@@ -83,6 +73,7 @@ class Tool:
     _function: Callable[..., Any]
     _call: Call
     _lookup: Call | None
+    _resolve: Resolve | None
     _arguments: Arguments
 
     def __init__(
@@ -96,15 +87,17 @@ class Tool:
         call: Call,
         lookup: Call | None,
         arguments: Arguments,
+        resolve: Resolve | None = None,
     ) -> None:
         fixed = object.__setattr__
         for name, value in (("spec", spec), ("policy", policy), ("kind", kind), ("owner", owner)):
             fixed(self, name, value)
-        fixed(self, "is_async", _is_async(function))
+        fixed(self, "is_async", is_async(function))
         fixed(self, "_function", function)
         fixed(self, "_call", call)
         fixed(self, "_lookup", lookup)
-        fixed(self, "lookup_is_async", lookup is not None and _is_async(policy.recovery))
+        fixed(self, "_resolve", resolve)
+        fixed(self, "lookup_is_async", lookup is not None and is_async(policy.recovery))
         fixed(self, "_arguments", arguments)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -168,11 +161,52 @@ class Tool:
             FunctionSpec(name=name, description=description, parameters=admitted.text, strict=strict),
             policy=policy,
             kind="schema",
-            owner=owner or _owner(call),
+            owner=owner or owner_of(call),
             function=call,
             call=call,
             lookup=_checked_lookup(name, policy.recovery),
             arguments=Arguments(name, lambda: check, None),
+        )
+
+    @classmethod
+    def selection(
+        cls,
+        name: str,
+        description: str,
+        *,
+        parameters: dict[str, Any] | str,
+        resolve: Resolve,
+        refine: tuple[Check, ...] = (),
+        errors: tuple[type[Exception], ...] = (),
+        max_output_bytes: int | None = None,
+        owner: str = "",
+        strict: bool | None = None,
+    ) -> Tool:
+        """Make a selection from a JSON Schema; what `selection` makes of a typed function.
+
+        Args:
+            parameters, owner, strict: as of `from_schema`.
+            resolve: sync; builds the value from the arguments and a `SelectionContext`.
+            refine: sync checks of the arguments; each returns None, or the reason why they are refused.
+            errors, max_output_bytes: see `ToolPolicy`; they count in an agent's loop only.
+
+        Raises:
+            ToolDefinitionError: as `from_schema`, or ``resolve`` or a check is async.
+        """
+        check_tool_name(name)
+        admitted = admit_schema(name, parameters)
+        check = compile_check(name, admitted)
+        resolver = read_resolver(name, resolve, refine)
+        return cls(
+            FunctionSpec(name=name, description=description, parameters=admitted.text, strict=strict),
+            policy=selection_policy(errors=errors, max_output_bytes=max_output_bytes),
+            kind="selection",
+            owner=owner or owner_of(resolve),
+            function=resolve,
+            call=in_loop(name, resolver),
+            lookup=None,
+            arguments=Arguments(name, lambda: check, None),
+            resolve=resolver,
         )
 
     def admit(self, arguments_text: str) -> dict[str, Any]:
@@ -190,8 +224,40 @@ class Tool:
         """
         return self._arguments.admit(arguments_text)
 
+    def resolve(self, arguments_text: str, *, stage_id: str) -> object:
+        """Build a selection's value: admit the arguments, hold them against its checks, call its function (R175).
+
+        Synchronous, and no effect of it is known to agentloop. That a model chose something
+        does not authorise it.
+
+        Args:
+            arguments_text: as `admit` takes it.
+            stage_id: where in the application the choice is made, 1 to 128 characters.
+
+        Raises:
+            ArgumentsRefused: as of `admit`; or ``refined``: a check refused them, and the function was
+                not called.
+            ToolResultError: the function or a check gave an awaitable, or a check neither None nor a str.
+            InputError: the tool is no selection, or ``stage_id`` is no such text.
+            Whatever the function or a check raises passes through as it is.
+        """
+        if self._resolve is None:
+            raise InputError(f"tool {self.spec.name!r}: expected a selection, got one of kind {self.kind}")
+        if type(stage_id) is not str:
+            raise InputError(f"stage_id: expected str, got {type(stage_id).__name__}")
+        if not 1 <= len(stage_id) <= STAGE_CHARS:
+            raise InputError(f"stage_id: expected 1 to {STAGE_CHARS} characters, got {len(stage_id)}")
+        arguments = self.admit(arguments_text)
+        return self._resolve(arguments, SelectionContext(stage_id=stage_id, tool=self.spec.name))
+
     def invoke(self, arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
-        """Call the function: returns its value, or an awaitable when ``is_async``."""
+        """Call the function: returns its value, or an awaitable when ``is_async``.
+
+        A selection runs its checks first; its stage is the agent's name.
+
+        Raises:
+            ArgumentsRefused: ``refined``: a check of a selection refused them.
+        """
         return self._call(arguments, context)
 
     def look_up(self, arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
@@ -283,40 +349,22 @@ def tool(
 def _from_function(
     fn: Callable[..., Any], *, name: str | None, description: str | None, policy: ToolPolicy, scope: dict[str, Any]
 ) -> Tool:
-    if isinstance(fn, Tool) or not callable(fn):
+    if isinstance(fn, Tool):
         raise ToolDefinitionError("bad_tool", "", f"expected a function, got {type(fn).__name__}")
-    if isinstance(fn, type):
-        raise ToolDefinitionError("bad_tool", fn.__name__[:80], "expected a function, got a class")
-    known = check_tool_name(getattr(fn, "__name__", None) if name is None else name)
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise ToolDefinitionError("bad_tool", known, "expected a function that returns a value, got a generator")
-    signature = read_signature(known, fn, scope)
-    schema = struct_schema(known, signature.arguments)
-    schema.setdefault("properties", {})
-    admitted = admit_schema(known, schema)
-    lookup = None
+    read = read_definition(fn, name=name, description=description, scope=scope, context=ToolContext)
+    known, lookup = read.spec.name, None
     if callable(policy.recovery):
-        lookup = _by_keyword(policy.recovery, read_lookup(known, policy.recovery, scope, signature))
+        lookup = by_keyword(policy.recovery, read_lookup(known, policy.recovery, scope, read.signature))
     return Tool(
-        FunctionSpec(
-            name=known,
-            description=_first_paragraph(fn) if description is None else description,
-            parameters=admitted.text,
-        ),
+        read.spec,
         policy=policy,
         kind="function",
-        owner=_owner(fn),
+        owner=read.owner,
         function=fn,
-        call=_by_keyword(fn, signature.context),
+        call=by_keyword(fn, read.signature.context),
         lookup=lookup,
-        arguments=Arguments(known, lambda: compile_check(known, admitted), signature.arguments),
+        arguments=read.arguments,
     )
-
-
-def _by_keyword(fn: Callable[..., Any], context_name: str | None) -> Call:
-    if context_name is None:
-        return lambda arguments, _: fn(**arguments)
-    return lambda arguments, context: fn(**arguments, **{context_name: context})
 
 
 def _checked_lookup(name: str, recovery: object) -> Call | None:
@@ -329,17 +377,3 @@ def _checked_lookup(name: str, recovery: object) -> Call | None:
         rule = f"recovery: expected a lookup that takes the arguments and a ToolContext: {error}"
         raise ToolDefinitionError("bad_tool", name, rule) from error
     return recovery
-
-
-def _first_paragraph(fn: Callable[..., Any]) -> str:
-    text = inspect.getdoc(fn) or ""
-    return " ".join(text.strip().split("\n\n")[0].split())
-
-
-def _owner(fn: Callable[..., Any]) -> str:
-    name = getattr(fn, "__qualname__", type(fn).__qualname__)
-    return f"{getattr(fn, '__module__', None) or type(fn).__module__}.{name}"
-
-
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

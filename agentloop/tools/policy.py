@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..limits import FEEDBACK_BYTES, TOOL_TIMEOUT, check_count, check_seconds
 from .recovery import Lookup, RecoveryKind
 
-__all__ = ["ToolPolicy"]
+__all__ = ["ToolPolicy", "selection_policy"]
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,3 +69,12 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if callable(self.recovery):
             return "lookup"
         return self.recovery or ("repeat" if self.idempotent else "none")
+
+
+def selection_policy(*, errors: tuple[type[Exception], ...], max_output_bytes: int | None) -> ToolPolicy:
+    """The policy of a selection: it has no effect, so it may be built again, and it has no clock.
+
+    Raises:
+        InputError: as `ToolPolicy`.
+    """
+    return ToolPolicy(timeout=None, idempotent=True, errors=errors, max_output_bytes=max_output_bytes)

@@ -7,6 +7,7 @@ arrive as base64 that no model reads: both are refused, wherever they are inside
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from ..limits import JSON_DEPTH
 from ..messages import TextContent, ToolResult
 from .recovery import NotDone
 
-__all__ = ["clean_text", "cut_result", "encode_result"]
+__all__ = ["clean_text", "cut_result", "encode_result", "require_value"]
 
 _BINARY: Final = (bytes, bytearray, memoryview)
 _ENCODER: Final = msgspec.json.Encoder()
@@ -36,6 +37,22 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def require_value(tool: str, value: object, rule: str) -> Any:
+    """Return a value that is no awaitable; close a coroutine, which nobody will await.
+
+    Args:
+        rule: what was expected and what came, for the error.
+
+    Raises:
+        ToolResultError: it is an awaitable.
+    """
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()  # it never ran
+        raise ToolResultError(tool, rule)
+    return value
 
 
 def encode_result(tool: str, value: object) -> ToolResult:

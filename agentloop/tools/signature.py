@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from ..errors import ToolDefinitionError
-from .context import ToolContext
+from .context import SelectionContext, ToolContext
 
 __all__ = ["Signature", "read_lookup", "read_signature", "struct_schema"]
 
@@ -33,19 +33,25 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         arguments: a generated struct with one field a parameter; closed, keyword-only.
-        context: name of the parameter that gets the `ToolContext`, None when there is none.
+        context: name of the parameter that gets the context, None when there is none.
     """
 
     arguments: type[msgspec.Struct]
     context: str | None
 
 
-def read_signature(tool: str, function: Callable[..., Any], scope: Mapping[str, Any]) -> Signature:
+def read_signature(
+    tool: str,
+    function: Callable[..., Any],
+    scope: Mapping[str, Any],
+    kind: type[ToolContext[Any]] | type[SelectionContext] = ToolContext,
+) -> Signature:
     """Read the parameters of ``function``.
 
     Args:
         tool: the tool's name, for errors.
         scope: names visible where the function is defined.
+        kind: of the context that it is given.
 
     Raises:
         ToolDefinitionError: ``bad_tool``, names the parameter and what is wrong with it.
@@ -58,9 +64,12 @@ def read_signature(tool: str, function: Callable[..., Any], scope: Mapping[str, 
     context: str | None = None
     for parameter in parameters:
         annotation = _annotation(tool, function, parameter, scope)
-        if _is_context(annotation):
+        given = _context_kind(annotation)
+        if given is not None:
+            if given is not kind:  # as an argument, the model would fill it in
+                raise _bad(tool, parameter.name, f"expected a {kind.__name__}, got a {given.__name__}")
             if context is not None:
-                raise _bad(tool, parameter.name, "expected one ToolContext; there is another")
+                raise _bad(tool, parameter.name, f"expected one {kind.__name__}; there is another")
             context = parameter.name
         elif parameter.default is parameter.empty:
             fields.append((parameter.name, annotation))
@@ -125,14 +134,15 @@ def _closure(function: Any) -> dict[str, Any]:
     return found
 
 
-def _is_context(annotation: Any) -> bool:
-    """Whether it is ``ToolContext``, ``ToolContext[D]``, or either of them ``| None``."""
+def _context_kind(annotation: Any) -> type[Any] | None:
+    """Which context it is: ``ToolContext``, ``ToolContext[D]``, ``SelectionContext``, or one of them ``| None``."""
     while typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         choices = [choice for choice in typing.get_args(annotation) if choice is not types.NoneType]
-        return len(choices) == 1 and _is_context(choices[0])
-    return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
+        return _context_kind(choices[0]) if len(choices) == 1 else None
+    kind = typing.get_origin(annotation) or annotation
+    return kind if kind is ToolContext or kind is SelectionContext else None
 
 
 def _check_default(tool: str, parameter: str, annotation: Any, default: Any) -> None:

@@ -10,14 +10,19 @@ from ..errors import InputError, ToolDefinitionError
 from ..limits import MAX_TOOLS
 from ..messages import FunctionSpec
 from .function import Tool
+from .pipeline import ToolInvocation, ToolPipeline
 
 __all__ = ["ToolSet"]
 
 _DOMAIN: Final = "agentloop/catalogue/v1"
+_PLAIN: Final = ToolPipeline()
 
 
 class ToolSet:
-    """Up to 32 tools, in order, fixed when made.
+    """Up to 32 tools, in order, fixed when made: there is nothing to register later, or to seal.
+
+    It says what a model may ask for, and whoever makes it decides that beforehand. That a tool is
+    in it permits no call: a permission is checked where the tool is executed (R174, R183).
 
     Args:
         tools: 0 to 32 tools with different names.
@@ -116,6 +121,57 @@ class ToolSet:
                 raise ToolDefinitionError("duplicate_tool_name", name, "expected each name once")
         chosen = (member for name, member in self._by_name.items() if name in names)
         return ToolSet(chosen, policy_version=self.policy_version)
+
+    def resolve(self, name: str, arguments_text: str, *, stage_id: str) -> object:
+        """Build the value of the selection that a model named: is it in this set, then `Tool.resolve` (R184).
+
+        Raises:
+            ToolDefinitionError: ``unknown_tool``: it is not in this set; the arguments were not looked at.
+            ArgumentsRefused, ToolResultError, InputError: as `Tool.resolve`.
+        """
+        return self.require(name).resolve(arguments_text, stage_id=stage_id)
+
+    def invoke(
+        self,
+        name: str,
+        input: object,
+        *,
+        pipeline: ToolPipeline = _PLAIN,
+        deps: object = None,
+        invocation_id: str | None = None,
+        parent_invocation_id: str | None = None,
+    ) -> ToolInvocation:
+        """Call a tool of this set outside an agent's loop, see `ToolPipeline.invoke`.
+
+        Raises:
+            ToolDefinitionError: ``unknown_tool``: it is not in this set; nothing is recorded.
+        """
+        return pipeline.invoke(
+            self.require(name),
+            input,
+            deps=deps,
+            invocation_id=invocation_id,
+            parent_invocation_id=parent_invocation_id,
+        )
+
+    async def invoke_async(
+        self,
+        name: str,
+        input: object,
+        *,
+        pipeline: ToolPipeline = _PLAIN,
+        deps: object = None,
+        invocation_id: str | None = None,
+        parent_invocation_id: str | None = None,
+    ) -> ToolInvocation:
+        """As `invoke`, and awaits, see `ToolPipeline.invoke_async`."""
+        return await pipeline.invoke_async(
+            self.require(name),
+            input,
+            deps=deps,
+            invocation_id=invocation_id,
+            parent_invocation_id=parent_invocation_id,
+        )
 
     def __len__(self) -> int:
         return len(self._by_name)

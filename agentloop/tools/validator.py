@@ -30,12 +30,15 @@ class SchemaMismatch(Exception):
 
     Attributes:
         path: which argument, as ``$.items[2].name``; up to 120 characters.
-        rule: what was expected and what came, without the value; up to 240 characters.
+        rule: what was expected and what came, without the value; up to 240 characters. It may name
+            members that the value has and the schema does not, as the path may.
+        outline: path and rule once more, with no name that the schema does not declare.
     """
 
-    def __init__(self, path: str, rule: str) -> None:
+    def __init__(self, path: str, rule: str, outline: str = "") -> None:
         super().__init__(path, rule)
         self.path, self.rule = _short(path, _PATH_CHARS), _short(rule, _RULE_CHARS)
+        self.outline = _short(outline or f"$: {rule}", _PATH_CHARS + _RULE_CHARS)
 
 
 class _NothingIsFetched(Mapping[str, Callable[[str], Any]]):
@@ -137,17 +140,41 @@ def json_type(value: object) -> str:
 
 def _mismatch(fault: Fault, root: dict[str, Any]) -> SchemaMismatch:
     path, keyword, wanted, value, schema = fault
+    place = _declared(path, root)
     if keyword == "required" and type(value) is dict:
         missing = [name for name in wanted if name not in value]
-        return SchemaMismatch(path, f"expected {_names(missing)}, which {'is' if len(missing) == 1 else 'are'} missing")
+        rule = f"expected {_names(missing)}, which {'is' if len(missing) == 1 else 'are'} missing"
+        return SchemaMismatch(path, rule, f"{place}: {rule}")
     if keyword == "additionalProperties" and type(value) is dict:
         known = list(schema.get("properties", {}))
         extra = [
             name for name in value if name not in known and not _matches(name, schema.get("patternProperties", {}))
         ]
         may_be = f"it has {_names(known)}" if known else "it has none"
-        return SchemaMismatch(path, f"unknown {_names(extra)}; {may_be}")
-    return SchemaMismatch(path, f"expected {_wanted(keyword, wanted, root)}, got {_got(keyword, value)}")
+        outline = f"{place}: expected no member that the schema does not name, got {len(extra)}; {may_be}"
+        return SchemaMismatch(path, f"unknown {_names(extra)}; {may_be}", outline)
+    rule = f"expected {_wanted(keyword, wanted, root)}, got {_got(keyword, value)}"
+    return SchemaMismatch(path, rule, f"{place}: {rule}")
+
+
+def _declared(path: str, root: dict[str, Any]) -> str:
+    """As much of a path as is indices and members that the schema names; what a model named itself is cut off."""
+    names: set[str] = set()
+    pending: list[Any] = [root]
+    while pending:
+        node = pending.pop()
+        if type(node) is dict:
+            members = node.get("properties")
+            names.update(members if type(members) is dict else ())
+            pending.extend(node.values())
+        elif type(node) is list:
+            pending.extend(node)
+    known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    step = re.compile(rf"\[[0-9]{{1,9}}\]|\.(?:{known})(?=[.\[]|\Z)" if names else r"\[[0-9]{1,9}\]")
+    at = 1
+    while (found := step.match(path, at)) is not None:
+        at = found.end()
+    return path[:at] + ("…" if at < len(path) else "")
 
 
 def _wanted(keyword: str, wanted: Any, root: dict[str, Any]) -> str:

@@ -23,6 +23,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         replay: keys of `Native.data` that later requests carry back.
         max_tokens_field: the member that carries ``max_output_tokens``.
         stream_options: whether usage is asked for with ``stream_options.include_usage``.
+        json_schema: whether every model of the server takes ``response_format`` of type ``json_schema``.
+        forced_call: whether ``tool_choice`` makes its models call a tool.
         (the others): one allowance each; `ALLOWANCES` has the reason and the evidence.
     """
 
@@ -31,6 +33,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     replay: tuple[str, ...] = ("refusal",)
     max_tokens_field: str = "max_completion_tokens"
     stream_options: bool = True
+    json_schema: bool = True
+    forced_call: bool = True
 
     identity_late: bool = False
     identity_empty_later: bool = False

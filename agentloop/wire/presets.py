@@ -3,6 +3,11 @@
 The tests hold them to that: every preset admits its recordings, and without any one of its allowances
 one of its recordings, or one of the reported cases named beside it, is refused. A server that is not here speaks
 ``openai``; `lenient` is for looking at an unknown stream and for hosts that accept everything but a cut one.
+
+What a server can be asked for (``json_schema``, ``forced_call``) is from its documentation and from reports.
+Where only some of its models take a schema, or nothing is known, it is not asked for one: a forced call is.
+Schemas are documented for OpenAI, Azure (2024-08), vLLM and llama.cpp (by grammar, 2024), Mistral (2025-01),
+Cerebras, Perplexity, xAI, Ollama and Gemini (2025).
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ __all__ = ["LENIENT", "OPENAI", "PRESETS", "PRESET_NAMES", "dialect", "dialect_f
 _SECOND_GENERATION: Final[dict[str, Any]] = {"max_tokens_field": "max_tokens"}  # what everybody but OpenAI calls it
 _REASONING: Final = ("refusal", "reasoning_content")
 _DETAILS: Final = ("refusal", "reasoning_details", "reasoning")
+_NO_SCHEMA: Final[dict[str, Any]] = {"json_schema": False}
+_ONLY_TEXT: Final[dict[str, Any]] = {"json_schema": False, "forced_call": False}
 
 OPENAI: Final = Dialect(name="openai")
 
@@ -31,10 +38,19 @@ _VENDORS: Final = (
         delta_absent=True,  # the same chunk
         finish_repeated=True,  # DeepSeek R1 on Azure; recorded 2025-11
     ),
-    Dialect(name="github_copilot", identity_late=True, usage_absent=True),  # recorded 2025
     Dialect(
-        name="deepseek", usage_running=True, replay=_REASONING, **_SECOND_GENERATION
-    ),  # deepseek-chat, recorded 2025
+        name="github_copilot",
+        identity_late=True,  # recorded 2025
+        usage_absent=True,  # recorded 2025
+        **_NO_SCHEMA,  # not documented
+    ),
+    Dialect(
+        name="deepseek",
+        usage_running=True,  # deepseek-chat, recorded 2025
+        replay=_REASONING,
+        **_NO_SCHEMA,  # refused with status 400; reports 2025-01 to 2026-07
+        **_SECOND_GENERATION,
+    ),
     Dialect(
         name="gemini",
         index_absent=True,  # reports 2024 to 2025
@@ -53,6 +69,7 @@ _VENDORS: Final = (
         usage_in_x_groq=True,  # without include_usage; recorded 2025
         id_changes=True,  # compound models; recorded 2025
         replay=("refusal", "reasoning"),
+        **_NO_SCHEMA,  # some models only, the others refuse it; reports 2025
     ),
     Dialect(
         name="mistral",
@@ -64,42 +81,85 @@ _VENDORS: Final = (
         stream_options=False,  # usage comes unasked
         **_SECOND_GENERATION,
     ),
-    Dialect(name="ollama", index_shared=True, replay=("refusal", "reasoning"), **_SECOND_GENERATION),  # reports 2025
-    Dialect(name="openrouter", finish_repeated=True, replay=_DETAILS, **_SECOND_GENERATION),  # recorded 2025-11 to 2026
+    Dialect(
+        name="ollama",
+        index_shared=True,  # reports 2025
+        replay=("refusal", "reasoning"),
+        forced_call=False,  # tool_choice is taken and dropped; reports 2025-01 to 2026-08
+        **_SECOND_GENERATION,
+    ),
+    Dialect(
+        name="openrouter",
+        finish_repeated=True,  # recorded 2025-11 to 2026
+        replay=_DETAILS,
+        **_NO_SCHEMA,  # compatible models only; documented 2025
+        **_SECOND_GENERATION,
+    ),
     Dialect(
         name="vllm", usage_running=True, replay=_REASONING, **_SECOND_GENERATION
     ),  # continuous usage; recorded 2024
     Dialect(name="llama_cpp", replay=_REASONING, **_SECOND_GENERATION),  # recorded 2026-11
     Dialect(
-        name="litellm", replay=("refusal", "reasoning_content", "thinking_blocks", "calls"), **_SECOND_GENERATION
-    ),  # recorded 2025
+        name="litellm",
+        replay=("refusal", "reasoning_content", "thinking_blocks", "calls"),  # recorded 2025
+        **_NO_SCHEMA,  # as the server behind it
+        **_SECOND_GENERATION,
+    ),
     Dialect(name="cerebras", done_absent=True, replay=("refusal", "reasoning"), **_SECOND_GENERATION),  # recorded 2025
     Dialect(
-        name="perplexity", done_absent=True, usage_running=True, id_changes=True, **_SECOND_GENERATION
-    ),  # recorded 2024 to 2026
+        name="perplexity",
+        done_absent=True,  # recorded 2024 to 2026
+        usage_running=True,  # recorded 2024 to 2026
+        id_changes=True,  # recorded 2024 to 2026
+        forced_call=False,  # it has no tools; documented 2025 to 2026
+        **_SECOND_GENERATION,
+    ),
     Dialect(
         name="minimax",
         done_absent=True,  # recorded 2026-06
         usage_absent=True,  # recorded 2026-06
         arguments_object=True,  # reports 2025
         replay=("refusal", "reasoning_details"),
+        **_ONLY_TEXT,  # neither is documented; reports 2026
         **_SECOND_GENERATION,
     ),
-    Dialect(name="writer", done_absent=True, **_SECOND_GENERATION),  # recorded 2025-08
-    Dialect(name="huggingface", usage_running=True, **_SECOND_GENERATION),  # the router's Groq route; recorded 2025
-    Dialect(name="moonshot", usage_in_choice=True, replay=_REASONING, **_SECOND_GENERATION),  # documented 2025-03
-    Dialect(name="zai", finish_repeated=True, replay=_REASONING, **_SECOND_GENERATION),  # recorded 2025-11
-    Dialect(name="doubleword", finish_repeated=True, **_SECOND_GENERATION),  # recorded 2026
+    Dialect(name="writer", done_absent=True, **_NO_SCHEMA, **_SECOND_GENERATION),  # recorded 2025-08; schema unknown
     Dialect(
-        name="avian", id_changes=True, finish_repeated=True, replay=_REASONING, **_SECOND_GENERATION
+        name="huggingface",
+        usage_running=True,  # the router's Groq route; recorded 2025
+        **_NO_SCHEMA,  # as the server behind it
+        **_SECOND_GENERATION,
+    ),
+    Dialect(
+        name="moonshot",
+        usage_in_choice=True,  # documented 2025-03
+        replay=_REASONING,
+        **_ONLY_TEXT,  # a forced call is refused while a model thinks; measured by others 2026-07; schema unknown
+        **_SECOND_GENERATION,
+    ),
+    Dialect(
+        name="zai",
+        finish_repeated=True,  # recorded 2025-11
+        replay=_REASONING,
+        **_ONLY_TEXT,  # tool_choice must be auto; reports 2026-09; response_format is text or json_object; documented
+        **_SECOND_GENERATION,
+    ),
+    Dialect(name="doubleword", finish_repeated=True, **_NO_SCHEMA, **_SECOND_GENERATION),  # recorded 2026
+    Dialect(
+        name="avian", id_changes=True, finish_repeated=True, replay=_REASONING, **_NO_SCHEMA, **_SECOND_GENERATION
     ),  # recorded 2026
     Dialect(name="xai", replay=_REASONING),  # recorded 2025-11
-    Dialect(name="together", **_SECOND_GENERATION),  # recorded 2025
-    Dialect(name="bedrock", **_SECOND_GENERATION),  # recorded 2025
+    Dialect(name="together", **_NO_SCHEMA, **_SECOND_GENERATION),  # recorded 2025; schema with some models
+    Dialect(name="bedrock", **_NO_SCHEMA, **_SECOND_GENERATION),  # recorded 2025; schema with some models, 2026
     Dialect(
-        name="anthropic", index_base=True, done_unended=True, usage_absent=True, **_SECOND_GENERATION
-    ),  # recorded 2026
-    Dialect(name="localai", call_repeated=True, **_SECOND_GENERATION),  # reports 2025
+        name="anthropic",
+        index_base=True,  # recorded 2026
+        done_unended=True,  # recorded 2026
+        usage_absent=True,  # recorded 2026
+        **_NO_SCHEMA,  # response_format is ignored; documented 2025
+        **_SECOND_GENERATION,
+    ),
+    Dialect(name="localai", call_repeated=True, **_NO_SCHEMA, **_SECOND_GENERATION),  # reports 2025; schema unknown
 )
 
 
@@ -109,7 +169,12 @@ def _without_usage(preset: Dialect) -> Dialect:
 
 
 LENIENT: Final = msgspec.structs.replace(
-    Dialect(name="lenient", replay=(*_REASONING, "reasoning", "reasoning_details", "calls"), **_SECOND_GENERATION),
+    Dialect(
+        name="lenient",
+        replay=(*_REASONING, "reasoning", "reasoning_details", "calls"),
+        **_NO_SCHEMA,
+        **_SECOND_GENERATION,
+    ),
     **{name: True for name in ALLOWANCES if name != "finish_inferred"},
 )
 """Every allowance but the inferred finish: what admits a stream that was cut before its finish is in no preset."""

@@ -7,21 +7,28 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agentloop as al
-from agentloop.effects import Place
+from agentloop.effects import Place, Resend, next_attempt
 from agentloop.exchange import SendEnded
 from agentloop.testing import ScriptedProvider
+from tests.exchange.desk import Desk
 
 OPTED = al.ResendPolicy(on_unavailable=True)
+ASKED_TWICE = al.ResendPolicy(on_refused_stream=True)
 
 
 def end(code: str = "http_status", *, processed: bool = False, **fields: Any) -> SendEnded:
     """The end of an attempt that failed."""
     fields = {"outcome": "failed", "at_ms": 1, **fields}
     return SendEnded(run_id="r", attempt_id="a", code=code, may_have_been_processed=processed, **fields)
+
+
+def cut(code: str = "truncated", *, previewed: bool | None = False, **fields: Any) -> SendEnded:
+    """The end of an attempt whose stream was refused."""
+    return end(code, processed=True, stream_refused=True, previewed=previewed, **fields)
 
 
 BUSY = end(status=429)
@@ -38,6 +45,7 @@ DOWN = end("connection_failed")
         ("on_connection_failed", [True, False], [1, None]),
         ("on_rate_limit", [True, False], [0, "yes"]),
         ("on_unavailable", [True, False], [503]),
+        ("on_refused_stream", [True, False], [None, 1, "truncated"]),
         ("delay", [0.001, 1, 60], [0, -1.0, math.inf, math.nan, True, None, 61]),
         ("max_delay", [0.5, 1, 3600], [0, 0.4, math.inf, None]),
         ("fallbacks", [(), (ScriptedProvider([]),)], [None, [ScriptedProvider([])], ("model",)]),
@@ -100,6 +108,122 @@ def test_only_what_was_not_processed_and_was_asked_for_is_sent_once_more(
 ) -> None:
     """(R121, R142)"""
     assert policy.allows(ended) is allowed
+
+
+@pytest.mark.parametrize(
+    ("ended", "allowed"),
+    [
+        *(
+            (cut(code), True)
+            for code in ("truncated", "missing_done", "vendor_error", "not_event_stream", "bad_framing")
+        ),
+        *((cut(code), False) for code in ("total_timeout", "first_event_timeout", "idle_timeout", "oversized")),
+        (cut(previewed=True), False),
+        (cut(previewed=None), False),
+        (cut(author="Ann"), False),
+        (cut(outcome="abandoned"), False),
+        (cut(outcome="replied"), False),
+        (end("truncated", processed=True, previewed=False), False),  # an error of that code, of no stream
+        (end("truncated", processed=True), False),  # of a record that tells neither
+        (end("connection_lost", processed=True, previewed=False), False),
+        (end("total_timeout", processed=True, previewed=False), False),
+    ],
+)
+def test_a_refused_stream_is_followed_by_another_attempt_only_where_the_host_said_so_and_nothing_was_shown(
+    ended: SendEnded, allowed: bool
+) -> None:
+    """(R114, R121)"""
+    assert ASKED_TWICE.allows(ended) is allowed
+    assert not OPTED.allows(ended)
+
+
+CODES = [
+    *("connection_failed", "connection_lost", "http_status", "provider", "cancelled", "delivery", "paused", "limit"),
+    *("truncated", "missing_done", "vendor_error", "not_event_stream", "oversized", "declared_failed", "pending"),
+    *("total_timeout", "first_event_timeout", "idle_timeout", "call_timeout"),
+]
+ENDS = st.builds(
+    SendEnded,
+    run_id=st.just("r"),
+    attempt_id=st.just("a"),
+    outcome=st.sampled_from(["replied", "failed", "abandoned"]),
+    at_ms=st.just(1),
+    code=st.none() | st.sampled_from(CODES),
+    may_have_been_processed=st.booleans(),
+    author=st.none() | st.just("Ann"),
+    status=st.none() | st.sampled_from([400, 429, 500, 503]),
+    stream_refused=st.booleans(),
+    previewed=st.none() | st.booleans(),
+)
+POLICIES = st.builds(
+    al.ResendPolicy,
+    on_connection_failed=st.booleans(),
+    on_rate_limit=st.booleans(),
+    on_unavailable=st.booleans(),
+    on_refused_stream=st.booleans(),
+)
+
+
+@given(ended=ENDS, policy=POLICIES)
+@settings(max_examples=500)
+def test_nothing_follows_what_was_shown_or_cut_off_by_this_side_or_settled(
+    ended: SendEnded, policy: al.ResendPolicy
+) -> None:
+    """(R114, R121, R267)"""
+    if not policy.allows(ended):
+        return
+    assert (ended.outcome, ended.author) == ("failed", None)
+    assert not ended.previewed
+    if ended.stream_refused:
+        assert policy.on_refused_stream
+        assert ended.previewed is False
+        assert ended.code not in ("total_timeout", "first_event_timeout", "idle_timeout", "oversized")
+    elif ended.status == 503:
+        assert policy.on_unavailable
+    else:
+        assert not ended.may_have_been_processed
+        assert policy.on_rate_limit if ended.status == 429 else policy.on_connection_failed
+        assert ended.status == 429 or ended.code == "connection_failed"
+
+
+@given(ended=ENDS, policy=POLICIES)
+@settings(max_examples=500)
+def test_a_stream_that_was_not_refused_is_judged_the_same_with_and_without_the_word_for_refused_ones(
+    ended: SendEnded, policy: al.ResendPolicy
+) -> None:
+    ended = msgspec.structs.replace(ended, stream_refused=False)
+    with_it = msgspec.structs.replace(policy, on_refused_stream=True)
+    without = msgspec.structs.replace(policy, on_refused_stream=False)
+    assert with_it.allows(ended) is without.allows(ended)
+
+
+# -- the next attempt of a call
+
+
+def test_the_next_attempt_follows_from_the_facts_and_the_policy_alone() -> None:
+    """(R114, R121)"""
+    desk = Desk()
+    turn = desk.open()
+    policy = al.ResendPolicy(max_resends=1, on_refused_stream=True, delay=2, fallbacks=(ScriptedProvider([]),))
+    assert next_attempt(turn, policy) is None
+    for at_most in (2.0, 0.0, 2.0):
+        attempt = desk.send(turn)
+        assert next_attempt(turn, policy) is None
+        desk.fail(turn, attempt, code="truncated", stream_refused=True, previewed=False)
+        assert next_attempt(turn, policy) == Resend(attempt, "truncated", 0.0, at_most)
+        assert next_attempt(turn, None) is None
+        assert next_attempt(turn, OPTED) is None
+    desk.fail(turn, desk.send(turn), code="truncated", stream_refused=True, previewed=False)
+    assert next_attempt(turn, policy) is None
+
+
+def test_an_attempt_that_was_previewed_is_the_last_one_whatever_came_before() -> None:
+    """(R267)"""
+    desk = Desk()
+    turn = desk.open()
+    for previewed in (False, True):
+        desk.fail(turn, desk.send(turn), code="truncated", stream_refused=True, previewed=previewed)
+        assert (next_attempt(turn, ASKED_TWICE) is None) is previewed
 
 
 # -- to whom

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentloop.effects import deliver_cancel, settle
+import agentloop as al
+from agentloop.effects import deliver_cancel, send, settle
 from agentloop.errors import ConflictError, PersistenceError
 from agentloop.exchange import Book, Fact
+from agentloop.testing import ScriptedProvider, call, reply
 from tests.effects.stage import Stage
 from tests.runs import SlowBackend
 
@@ -144,3 +146,22 @@ async def test_elapsed_is_told_by_the_hosts_clock() -> None:
     scope = await stage.open()
     stage.clock.advance(2.5)
     assert scope.elapsed == 2.5
+
+
+async def test_the_next_request_goes_to_whoever_has_not_refused_it_and_the_one_after_a_reply_to_the_first_again() -> (
+    None
+):
+    busy = al.HTTPStatusError("HTTP 429", status=429)
+    fallbacks = (ScriptedProvider([busy]), ScriptedProvider([reply(calls=[call("t")])]))
+    stage = Stage([busy, busy])
+    scope = await stage.open(resend=al.ResendPolicy(max_resends=1, fallbacks=fallbacks[:1]))
+    assert (scope.provider_index, scope.provider) == (0, stage.provider)
+    scope.resend = al.ResendPolicy(max_resends=0, fallbacks=fallbacks)
+    for index, provider in ((1, fallbacks[0]), (2, fallbacks[1])):
+        with pytest.raises(al.HTTPStatusError):
+            await send(scope)
+        assert (scope.provider_index, scope.provider) == (index, provider)
+    await send(scope)
+    assert (scope.provider_index, scope.provider) == (0, stage.provider)
+    scope.resend = None
+    assert (scope.provider_index, scope.provider) == (0, stage.provider)

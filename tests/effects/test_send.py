@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.effects import Ledger, Rejected, send
+from agentloop.effects import Ledger, Patience, Rejected, Sends, send
 from agentloop.exchange import ReplyTaken, SendEnded, SendStarted
 from agentloop.testing import RecordingSink, broken, call, reply
 from tests.effects.stage import Stage
@@ -264,3 +264,103 @@ async def test_an_error_of_a_sink_is_never_the_servers_answer(kind: type[al.Outp
     ended = (await stage.facts())[-1]
     assert isinstance(ended, SendEnded)
     assert (ended.outcome, ended.code, ended.status, ended.retry_after) == (outcome, "http_status", None, None)
+
+
+CUT = al.StreamRefused("truncated", 0, 0, "x", "y")
+
+
+@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "reasoning", "told"),
+    [
+        (CUT, False, ("failed", True, False)),
+        (broken(reply("half"), CUT), False, ("failed", True, True)),
+        (broken(reply(reasoning="hm"), CUT), False, ("failed", True, False)),
+        (broken(reply(reasoning="hm"), CUT), True, ("failed", True, True)),
+        (broken(reply(calls=[call("t")]), CUT), True, ("failed", True, False)),
+        (broken(reply("half"), al.ConnectionLost("gone")), False, ("failed", False, True)),
+        (al.ConnectionLost("gone"), False, ("failed", False, False)),
+        (al.ConnectionFailed("no"), False, ("failed", False, False)),
+        (OSError("of the provider"), False, ("abandoned", False, False)),
+        (reply("hi"), False, ("replied", False, None)),
+    ],
+)
+async def test_whether_a_stream_was_refused_and_anything_of_it_was_handed_on_is_in_the_fact(
+    detached: bool, answer: Any, reasoning: bool, told: tuple[str, bool, bool | None]
+) -> None:
+    async def stored(run_id: str) -> None:
+        """Nobody has to be told."""
+
+    stage = Stage([answer])
+    scope = await stage.open(reasoning=reasoning, sends=Sends(stored) if detached else None)
+    with contextlib.suppress(al.AgentLoopError, OSError):
+        await send(scope)
+    (ended,) = [fact for fact in await stage.facts() if isinstance(fact, SendEnded)]
+    assert (ended.outcome, ended.stream_refused, ended.previewed) == told
+
+
+async def test_what_the_run_did_not_show_of_a_detached_send_was_handed_on_all_the_same() -> None:
+    """(R141)"""
+
+    async def stored(run_id: str) -> None:
+        """Nobody has to be told."""
+
+    go = asyncio.Event()
+
+    async def entry(request: al.ModelRequest) -> Any:
+        await go.wait()
+        return broken(reply("half"), CUT)
+
+    stage, sends = Stage([entry]), Sends(stored)
+    scope = await stage.open(sends=sends, patience=Patience(0))
+    with pytest.raises(al.ModelPending):
+        await send(scope)
+    pending = sends.of("r")
+    assert pending is not None
+    go.set()
+    await asyncio.wait({pending.task})
+    ended = (await stage.facts())[-1]
+    assert isinstance(ended, SendEnded)
+    assert (ended.outcome, ended.stream_refused, ended.previewed) == ("failed", True, True)
+    assert "model.output" not in stage.types
+
+
+@pytest.mark.parametrize("kind", [al.ModelStart, al.TextPreview, al.ModelParsed])
+@pytest.mark.parametrize("detached", [False, True])
+async def test_a_stream_that_a_sink_was_refused_is_not_this_ones(kind: type[al.OutputEvent], detached: bool) -> None:
+    """A sink may itself ask a model for something."""
+
+    async def stored(run_id: str) -> None:
+        """Nobody has to be told."""
+
+    stage = Stage([reply("hi", calls=[call("t")])], sink=RecordingSink(fails_on=(kind, CUT)))
+    scope = await stage.open(sends=Sends(stored) if detached else None)
+    with pytest.raises(al.StreamRefused):
+        await send(scope)
+    (ended,) = [fact for fact in await stage.facts() if isinstance(fact, SendEnded)]
+    assert not ended.stream_refused
+
+
+async def test_what_a_provider_makes_of_being_cut_off_is_no_refused_stream() -> None:
+    asked = asyncio.Event()
+
+    async def stored(run_id: str) -> None:
+        """Nobody has to be told."""
+
+    async def entry(request: al.ModelRequest) -> Any:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise CUT from None
+
+    stage = Stage([entry])
+    scope = await stage.open(sends=Sends(stored))
+    task = asyncio.create_task(send(scope))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    ended = (await stage.facts())[-1]
+    assert isinstance(ended, SendEnded)
+    assert (ended.outcome, ended.code, ended.stream_refused) == ("abandoned", "cancelled", False)

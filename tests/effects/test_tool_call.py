@@ -17,7 +17,7 @@ from agentloop.effects.tool_call import ToolOutcome, ToolThreads, execute
 from agentloop.errors import BudgetError, InputError, PersistenceError, ToolFailed, ToolResultError
 from agentloop.limits import FEEDBACK_BYTES
 from agentloop.messages import ToolResult
-from agentloop.tools import Tool, ToolContext, tool
+from agentloop.tools import SelectionContext, Tool, ToolContext, selection, tool
 
 SOON = 0.02
 
@@ -487,3 +487,73 @@ async def test_arguments_and_context_reach_the_function(pool: ToolThreads) -> No
 
     outcome = await execute(add, add.admit('{"a": 1}'), context(), pool=pool)
     assert outcome.result == ToolResult.ok("3 in r")
+
+
+class TestSelection:
+    """A selection is called in place: no thread, no clock, nothing to wait for."""
+
+    async def test_its_value_is_encoded_like_any_other(self) -> None:
+        where: list[Any] = []
+
+        @selection
+        def choose(n: int, context: SelectionContext) -> dict[str, int]:
+            where.append((threading.current_thread(), context))
+            return {"n": n}
+
+        pool = ToolThreads(1)
+        await pool._places.acquire()  # no thread is free, and none is needed
+        outcome = await execute(choose, choose.admit('{"n": 1}'), context(), pool=pool)
+        assert (outcome.kind, outcome.result) == ("done", ToolResult.ok('{"n":1}'))
+        assert where == [(threading.current_thread(), SelectionContext(stage_id="a", tool="choose"))]
+
+    async def test_a_refused_refinement_is_feedback(self, pool: ToolThreads) -> None:
+        """(R184)"""
+        built = []
+        choose = selection(name="t", refine=(lambda: "not today",))(lambda: built.append(1))
+        outcome = await run(choose, pool)
+        assert (outcome.kind, outcome.code) == ("failed", "refined")
+        assert outcome.result == ToolResult.error(
+            "Nothing ran. The arguments are not accepted: not today. Correct the arguments and call it again."
+        )
+        assert built == []
+
+    @pytest.mark.parametrize(
+        ("error", "came"),
+        [
+            (ToolFailed("no"), ("failed", "tool_failed")),
+            (Declared("no"), ("failed", "tool_error")),
+            (ValueError("no"), ("crashed", "tool_crashed")),
+            (TimeoutError(), ("crashed", "tool_crashed")),
+            (asyncio.CancelledError(), ("crashed", "tool_crashed")),
+        ],
+        ids=repr,
+    )
+    async def test_what_it_raises_is_judged_as_of_any_tool(
+        self, pool: ToolThreads, error: BaseException, came: tuple[str, str]
+    ) -> None:
+        body = raising(error)
+        for choose in (
+            selection(name="t", errors=(Declared,))(body),
+            selection(name="t", errors=(Declared,), refine=(body,))(lambda: None),
+        ):
+            outcome = await run(choose, pool)
+            assert (outcome.kind, outcome.code, outcome.error) == (*came, error)
+
+    async def test_an_awaitable_or_a_wrong_word_of_a_check_is_an_invalid_result(self, pool: ToolThreads) -> None:
+        """(R176)"""
+
+        def awaitable() -> Any:
+            return hang()
+
+        for choose in (
+            selection(awaitable),
+            selection(name="t", refine=(awaitable,))(lambda: None),
+            selection(name="t", refine=(lambda: False,))(lambda: None),
+            Tool.selection("t", "", parameters={"type": "object"}, resolve=lambda a, c: b""),
+        ):
+            outcome = await run(choose, pool)
+            assert (outcome.kind, outcome.code, outcome.result) == ("crashed", "invalid_tool_result", None)
+
+    async def test_an_interrupt_passes_through(self, pool: ToolThreads) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            await run(selection(name="t")(raising(KeyboardInterrupt())), pool)

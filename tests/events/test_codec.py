@@ -75,6 +75,8 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "code": st.none() | texts,
         "usage": usages,
         "duration_ms": counts,
+        "output_chars": counts,
+        "call": st.none() | texts,
     },
     RunStarted: {"agent": texts, "conversation": st.none() | texts, "origin_id": texts, "catalogue_digest": texts},
     ResendScheduled: {"attempt_id": texts, "code": texts, "delay_ms": counts, "model": texts},

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloop.admission import canonical_text
-from agentloop.effects import Ledger, ResendPolicy
+from agentloop.effects import Ledger, Resend, ResendPolicy
 from agentloop.errors import InputError
 from agentloop.exchange import Entry, Turn
 from agentloop.limits import LoopLimits
-from agentloop.loop import Action, Answer, Ask, Close, Recover, Resend, Skip, Wait, cancelled_end, step, verdict
+from agentloop.loop import Action, Answer, Ask, Close, Recover, Skip, Wait, cancelled_end, step, verdict
 from agentloop.loop.step import _LIMITS, _WIRE_FRAME, ahead
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
 from agentloop.testing import ScriptedProvider
@@ -633,18 +633,23 @@ def test_every_limit_that_skips_calls_is_known_as_one() -> None:
 # -- a request that was refused
 
 BUSY: dict[str, Any] = {"code": "http_status", "processed": False, "status": 429}
+CUT: dict[str, Any] = {"code": "truncated", "processed": True, "stream_refused": True, "previewed": False}
 OUTCOMES: list[dict[str, Any]] = [
     BUSY,
     BUSY | {"retry_after": 2.0},
     BUSY | {"retry_after": 1e6},
     {"code": "connection_failed", "processed": False},
     {"code": "http_status", "processed": True, "status": 503},
+    CUT,
     {"code": "http_status", "processed": True, "status": 500},
     {"code": "http_status", "processed": False, "status": 401},
     {"code": "http_status", "processed": False},
     {"code": "connection_lost", "processed": True},
     {"code": "total_timeout", "processed": True},
     {"code": "truncated", "processed": True},
+    CUT | {"previewed": True},
+    CUT | {"previewed": None},
+    CUT | {"code": "idle_timeout"},
     {"code": "provider", "processed": False},
 ]
 
@@ -694,7 +699,7 @@ def test_a_budget_that_is_used_up_ends_the_run_with_the_error(limits: LoopLimits
 
 
 @given(
-    outcomes=st.sampled_from([OUTCOMES, OUTCOMES[:5]]).flatmap(
+    outcomes=st.sampled_from([OUTCOMES, OUTCOMES[:6]]).flatmap(
         lambda known: st.lists(st.sampled_from(known), min_size=40, max_size=40)
     ),
     policy=st.builds(
@@ -703,11 +708,12 @@ def test_a_budget_that_is_used_up_ends_the_run_with_the_error(limits: LoopLimits
         on_connection_failed=st.booleans(),
         on_rate_limit=st.booleans(),
         on_unavailable=st.booleans(),
+        on_refused_stream=st.booleans(),
         fallbacks=st.integers(0, 2).map(lambda count: (ScriptedProvider([]),) * count),
     ),
     calls=st.integers(1, 12),
 )
-def test_nothing_that_may_have_been_processed_is_sent_again_nor_more_often_than_allowed_or_paid_for(
+def test_nothing_that_may_have_been_processed_is_sent_again_unasked_nor_more_often_than_allowed_or_paid_for(
     outcomes: list[dict[str, Any]], policy: ResendPolicy, calls: int
 ) -> None:
     """(R114, R121, R142)"""
@@ -723,6 +729,8 @@ def test_nothing_that_may_have_been_processed_is_sent_again_nor_more_often_than_
             break
         if outcome.get("status") == 503:
             assert policy.on_unavailable
+        elif outcome == CUT:
+            assert policy.on_refused_stream
         else:
             assert not outcome["processed"]
             assert outcome["code"] == "connection_failed" or outcome.get("status") == 429

@@ -167,6 +167,15 @@ GOLDEN: Final[dict[str, Fact]] = {
         retry_after=1.5,
         at_ms=1_700_000_000_975,
     ),
+    "send_ended_stream_refused": SendEnded(
+        run_id="run-1",
+        attempt_id="attempt-4",
+        outcome="failed",
+        code="truncated",
+        stream_refused=True,
+        previewed=False,
+        at_ms=1_700_000_000_985,
+    ),
     "send_started": SendStarted(
         run_id="run-1",
         attempt_id="attempt-1",
@@ -216,7 +225,7 @@ GOLDEN: Final[dict[str, Fact]] = {
 
 UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
     OriginOpened: {"checkpoint": False},
-    SendEnded: {"at_ms": None, "status": None, "retry_after": None},
+    SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
     SlotMoved: {"at_ms": None},
     RerunAllowed: {"at_ms": None},
 }
@@ -280,6 +289,8 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         author=_words,
         status=st.none() | st.integers(300, 599),
         retry_after=st.none() | st.floats(0, allow_infinity=False),
+        stream_refused=st.booleans(),
+        previewed=st.none() | st.booleans(),
     ),
     st.builds(ReplyTaken, run_id=_ids, origin_id=_ids, index=counts, attempt_id=_ids, reply=replies),
     st.builds(

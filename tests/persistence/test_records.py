@@ -22,7 +22,7 @@ from agentloop.persistence.records import RECORD_VERSION, decode_record, encode_
 from tests.messages.values import call, reply
 from tests.persistence.facts import ARGUMENTS, GOLDEN, UNTOLD, as_told_by_v1, facts, v1_record
 
-GOLDEN_FILES = sorted((Path(__file__).parent / "golden").glob("v*/*.json"))
+GOLDEN_FILES = sorted((Path(__file__).parent / "golden").glob("v[0-9]/*.json"))
 CLOSED = RunClosed(run_id="r1", outcome="failed", reason="x", at_ms=1)
 
 
@@ -148,6 +148,16 @@ def test_another_layout_of_version_1_is_the_same_fact(fact: Fact, data: st.DataO
     members = list(msgspec.json.decode(v1_record(fact)).items())
     text = msgspec.json.format(msgspec.json.encode(dict(data.draw(st.permutations(members)))), indent=2)
     assert decode_record(text, where="here") == as_told_by_v1(fact)
+
+
+@pytest.mark.parametrize("name", ["send_ended", "send_ended_failed", "send_ended_refused", "send_ended_untold"])
+def test_an_early_record_of_version_2_did_not_tell_what_was_previewed(name: str) -> None:
+    """The first ones had no such field (R89)."""
+    data = (Path(__file__).parent / "golden" / "v2-early" / f"{name}.json").read_bytes().removesuffix(b"\n")
+    told = decode_record(data, where="here")
+    assert told == GOLDEN[name]
+    assert (told.stream_refused, told.previewed) == (False, None)  # type: ignore[union-attr]
+    assert json.loads(encode_record(told)) == {**json.loads(data), "stream_refused": False, "previewed": None}
 
 
 @pytest.mark.parametrize("name", ["send_ended", "slot_moved"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentloop.errors import InputError, ToolDefinitionError
-from agentloop.tools import Tool, ToolPolicy, ToolSet, tool
+from agentloop.tools import ArgumentsRefused, SelectionContext, Tool, ToolPolicy, ToolSet, selection, tool
 
 
 def member(name: str, **options: Any) -> Tool:
@@ -129,6 +129,96 @@ def test_a_selection_is_a_sealed_subset_in_the_order_of_the_set() -> None:
     assert caught.value.code == "unknown_tool"
     with pytest.raises(ToolDefinitionError, match="each name once"):
         tools.select("a", "a")
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "rule"),
+    [
+        ((), InputError, "expected at least one name"),
+        (("a", "x"), ToolDefinitionError, "unknown_tool: tool 'x': expected one of a, b"),
+        (("a", "b", "a"), ToolDefinitionError, "duplicate_tool_name: tool 'a': expected each name once"),
+    ],
+)
+def test_a_selection_of_nothing_of_a_stranger_or_of_one_tool_twice_is_refused(
+    names: tuple[str, ...], error: type[Exception], rule: str
+) -> None:
+    """(R179, R180, R181)"""
+    with pytest.raises(error, match=rule):
+        ToolSet([member("a"), member("b")]).select(*names)
+
+
+def test_what_is_outside_a_stage_cannot_be_selected_from_it() -> None:
+    """(R178, R182)"""
+    stage = ToolSet([member("a"), member("b"), member("c")]).select("a", "b")
+    with pytest.raises(ToolDefinitionError, match="unknown_tool: tool 'c': expected one of a, b"):
+        stage.select("a", "c")
+    assert stage.select("b").names == ("b",)
+    assert stage.names == ("a", "b")
+
+
+def test_a_set_resolves_what_a_model_chose() -> None:
+    """A list, a subset of it, the names, and one way from a choice to a value (R177)."""
+
+    @selection
+    def pick(n: int, where: SelectionContext) -> tuple[int, str, str]:
+        return n, where.stage_id, where.tool
+
+    tools = ToolSet([pick, member("a")])
+    assert tools.names == ("pick", "a")
+    assert tools.select("pick").resolve("pick", '{"n": 1}', stage_id="s") == (1, "s", "pick")
+    with pytest.raises(InputError, match="tool 'a': expected a selection"):
+        tools.resolve("a", '{"a": 1}', stage_id="s")
+
+
+def test_resolving_looks_at_the_names_of_the_stage_first_then_at_the_arguments_then_at_the_checks() -> None:
+    """(R184)"""
+    asked: list[str] = []
+
+    def check(n: int) -> str | None:
+        asked.append("check")
+        return "n is odd" if n % 2 else None
+
+    @selection(refine=(check,))
+    def pick(n: int) -> int:
+        asked.append("built")
+        return n
+
+    whole = ToolSet([pick, member("a")])
+    with pytest.raises(ToolDefinitionError, match="unknown_tool: tool 'pick': expected one of a"):
+        whole.select("a").resolve("pick", "{", stage_id="s")
+    for text, code, seen in (
+        ("{", "invalid_json", []),
+        ("{}", "schema_mismatch", []),
+        ('{"n": 1}', "refined", ["check"]),
+    ):
+        with pytest.raises(ArgumentsRefused) as caught:
+            whole.resolve("pick", text, stage_id="s")
+        assert (caught.value.code, asked) == (code, seen)
+    assert whole.resolve("pick", '{"n": 2}', stage_id="s") == 2
+    assert asked == ["check", "check", "built"]
+
+
+def test_a_selection_runs_again_after_a_crash_and_says_so_in_the_set() -> None:
+    """It has no effect, so nobody need be asked about it (R129)."""
+
+    @selection
+    def pick(n: int) -> int:
+        return n
+
+    tools = ToolSet([pick, member("a")])
+    assert (tools.repeatable, tools.unstated()) == ({"pick"}, ("a",))
+
+
+def test_the_digest_covers_that_a_tool_is_a_selection() -> None:
+    """(R67)"""
+
+    def f(a: int) -> int:
+        """Do it."""
+        return a
+
+    chosen, run = selection(name="a")(f), tool(name="a", idempotent=True, timeout=None)(f)
+    assert (chosen.spec, chosen.policy) == (run.spec, run.policy)
+    assert ToolSet([chosen]).digest != ToolSet([run]).digest
 
 
 def test_equal_definitions_have_one_digest() -> None:

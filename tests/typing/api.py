@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import assert_never, assert_type
+from typing import Any, assert_never, assert_type
 
 import agentloop as al
 
@@ -47,7 +47,31 @@ def mail(text: str) -> str:
     return text
 
 
+def not_empty(words: list[str]) -> str | None:
+    return None if words else "there are no words"
+
+
+@al.selection
+def pick(n: int, where: al.SelectionContext) -> str:
+    """Pick one."""
+    return f"{n} at {where.stage_id}"
+
+
+@al.selection(refine=(not_empty,))
+def choose(words: list[str]) -> str:
+    """Choose one."""
+    return words[0]
+
+
+def execute(tool: al.Tool, arguments: Mapping[str, Any], proceed: Callable[[], Any]) -> Any:
+    return proceed() if arguments else None
+
+
 assert_type(read_note, al.Tool)
+assert_type(choose, al.Tool)
+assert_type(pick.resolve("{}", stage_id="s"), object)
+assert_type(al.ToolSet([pick]).resolve("pick", "{}", stage_id="s"), object)
+assert_type(al.ToolSet([count]).invoke("count", "{}", pipeline=al.ToolPipeline(execute=execute)).value, object)
 assert_type(al.ToolSet([pay, mail]).unstated(), tuple[str, ...])
 assert_type(count, al.Tool)
 
@@ -64,7 +88,7 @@ assistant = al.Agent(
 async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
     provider = al.ChatCompletions(base_url, model="m", api_key=lambda: "key", timeouts=al.Timeouts(total=5))
     as_provider: al.Provider = provider
-    policy = al.ResendPolicy(max_resends=1, on_unavailable=True, delay=0.1, max_delay=5, fallbacks=(provider,))
+    policy = al.ResendPolicy(on_unavailable=True, on_refused_stream=True, delay=0.1, max_delay=5, fallbacks=(provider,))
     assert_type(policy.fallbacks, tuple[al.Provider, ...])
     async with al.Runtime(as_provider, resend=policy) as runtime:
         result = await runtime.run(assistant, "hello", deps=notes, sink=sink)

@@ -210,7 +210,7 @@ def _rail(run: RunView) -> Iterator[str]:
 
 def _message(message: MessageView) -> Iterator[str]:
     images = f", {counted(message.images, 'image')}" if message.images else ""
-    label = "Instructions" if message.role == "system" else "User"
+    label = {"system": "Instructions", "user": "User", "assistant": "Earlier reply"}[message.role]
     yield f'<li class="{message.role}"><div class="head"><strong>{label}</strong> '
     yield f'<span class="small">{size(message.bytes)}{images}</span></div>'
     yield from _said(message.text, folded=message.role == "system")

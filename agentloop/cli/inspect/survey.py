@@ -19,7 +19,7 @@ from ...exchange import (
     SlotMoved,
     checkpoint_in,
 )
-from ...messages import SystemMessage, TextContent, TextPart, UserMessage
+from ...messages import Message, ModelExchange, SystemMessage, TextContent, TextPart, UserMessage
 from ...persistence import RunRow
 from ...persistence.reading import Reader
 from ...persistence.records import encode_record
@@ -175,9 +175,12 @@ def _reply(fact: ReplyTaken) -> ReplyView:
     )
 
 
-def _message(message: SystemMessage | UserMessage) -> MessageView:
+def _message(message: Message) -> MessageView:
     if type(message) is SystemMessage:
         return MessageView(role="system", text=message.content, images=0, bytes=len(message.content.encode()))
+    if type(message) is ModelExchange:
+        return MessageView(role="assistant", text=message.reply.text, images=0, bytes=len(message.reply.text.encode()))
+    assert type(message) is UserMessage, "a message is one of three"
     content = message.content
     parts = (TextPart(text=content),) if type(content) is str else content
     text = "\n".join(part.text for part in parts if type(part) is TextPart)

@@ -30,9 +30,12 @@ class View(msgspec.Struct, kw_only=True):
 
 
 class MessageView(View):
-    """What a host said in a turn. ``images`` counts those it came with; ``bytes`` is its text's size."""
+    """What a turn's request begins with: a host's words, or an earlier reply. ``bytes`` is its text's size.
 
-    role: Literal["system", "user"]
+    ``images`` counts those it came with.
+    """
+
+    role: Literal["system", "user", "assistant"]
     text: str
     images: int
     bytes: int

@@ -1,3 +1,19 @@
-"""The transports of this package."""
+"""Ways to ask a model for a value: text, a native call, JSON in text, a session, a typed value."""
 
-__all__: list[str] = []
+from .json_text import JsonText
+from .native import NativeCall
+from .session import Session, SessionCall, SessionReply
+from .structured import Route, Structured
+from .text import PLAIN_TEXT, PlainText
+
+__all__ = [
+    "JsonText",
+    "NativeCall",
+    "PLAIN_TEXT",
+    "PlainText",
+    "Route",
+    "Session",
+    "SessionCall",
+    "SessionReply",
+    "Structured",
+]

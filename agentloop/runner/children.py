@@ -1,0 +1,127 @@
+"""Parts of one request on one budget: how many runners there may be below a root, and tasks that share it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import anyio
+import msgspec
+
+from ..errors import BudgetError, InputError
+from ..limits import CHILD_CONCURRENT_CALLS, CHILD_COUNT, CHILD_DEPTH, check_count
+
+__all__ = ["ChildLimits", "Family", "run_children"]
+
+T = TypeVar("T")
+
+
+class ChildLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all runners below one root share; fixed at the root (R280, R281).
+
+    Attributes:
+        max_depth: how deep children may be, the root being at 0.
+        max_concurrent_calls: model calls of children at a time, 1 and up; further ones wait, in order.
+        max_children: how many there may ever be; one that ended makes no room for another.
+
+    Raises:
+        InputError: a value that is no integer in its range, by name.
+    """
+
+    max_depth: int = CHILD_DEPTH
+    max_concurrent_calls: int = CHILD_CONCURRENT_CALLS
+    max_children: int = CHILD_COUNT
+
+    def __post_init__(self) -> None:
+        check_count("ChildLimits.max_depth", self.max_depth, 0)
+        check_count("ChildLimits.max_concurrent_calls", self.max_concurrent_calls, 1)
+        check_count("ChildLimits.max_children", self.max_children, 0)
+
+
+class _Root:
+    """What the runners of one tree share."""
+
+    __slots__ = ("born", "limits", "turns")
+
+    def __init__(self, limits: ChildLimits) -> None:
+        self.limits, self.born = limits, 0
+        self.turns = asyncio.Semaphore(limits.max_concurrent_calls)  # first come, first served
+
+
+class Family:
+    """The place of one runner in the tree of its root.
+
+    Attributes:
+        depth: 0 for the root.
+    """
+
+    __slots__ = ("_root", "depth")
+
+    def __init__(self, limits: ChildLimits) -> None:
+        self._root, self.depth = _Root(limits), 0
+
+    @property
+    def turn(self) -> asyncio.Semaphore | None:
+        """What a call waits for; None at the root, whose own calls do not wait for those of children."""
+        return self._root.turns if self.depth else None
+
+    def below(self) -> Family:
+        """The place of one more child.
+
+        Raises:
+            BudgetError: ``children.max_depth`` or ``children.max_children``.
+        """
+        limits = self._root.limits
+        if self.depth >= limits.max_depth:
+            raise BudgetError("children.max_depth", limits.max_depth, self.depth + 1)
+        if self._root.born >= limits.max_children:
+            raise BudgetError("children.max_children", limits.max_children, self._root.born + 1)
+        self._root.born += 1
+        place = Family.__new__(Family)
+        place._root, place.depth = self._root, self.depth + 1
+        return place
+
+
+async def run_children(tasks: Sequence[Callable[[], Awaitable[T]]], *, max_concurrent: int) -> list[T]:
+    """Run tasks side by side, at most so many at a time, and return their results in their order (R283).
+
+    Structured: when it returns or raises, none of them goes on. The first failure cancels the others,
+    also those that have not begun, and is raised as itself.
+
+    Args:
+        tasks: functions without arguments, each with its own `ModelRunner.child` for instance.
+        max_concurrent: 1 and up.
+
+    Raises:
+        InputError: a task is no function, or the number is out of range; nothing was begun.
+        Exception: the first failure.
+    """
+    check_count("max_concurrent", max_concurrent, 1)
+    if isinstance(tasks, str) or not isinstance(tasks, Sequence):
+        raise InputError(f"tasks: expected a sequence of functions, got {type(tasks).__name__}")
+    for at, task in enumerate(tasks):
+        if not callable(task):
+            raise InputError(f"tasks[{at}]: expected a function without arguments, got {type(task).__name__}")
+    results: dict[int, Any] = {}
+    waiting = iter(enumerate(tasks))
+    first: BaseException | None = None
+
+    async def work() -> None:
+        nonlocal first
+        for at, task in waiting:
+            try:
+                results[at] = await task()
+            except Exception as error:
+                first = first or error
+                raise
+
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(min(max_concurrent, len(tasks))):
+                group.start_soon(work)
+    except BaseExceptionGroup:
+        if first is None:
+            raise
+        raise first from None
+    return [results[at] for at in range(len(tasks))]

@@ -1,0 +1,174 @@
+"""What the model calls of runners stand on: a store with its receipts, sources of ids and time, observers.
+
+Each call is a run of its own in the store: its origin, its attempts, its reply and its end, under a
+reference of its own. A runtime has one host for all its runners; a runner without a runtime makes one
+for itself, in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ..admission import digest
+from ..effects import Signal, ToolThreads, settle
+from ..errors import AgentLoopError
+from ..exchange import Book, CallBasis, ReceiptMint, RunOutcome, Turn
+from ..limits import CLOSE_SECONDS
+from ..messages import FunctionSpec, Message, ModelOptions
+from ..persistence import MemoryBackend, Store
+from ..sinks import Observer, ObserverHub, wall_ms
+
+__all__ = ["Host"]
+
+_log = logging.getLogger("agentloop.runner")
+
+_KEPT_CALLS: Final = 128
+"""Ended calls that a host in memory keeps."""
+
+_DOMAIN: Final = "agentloop/call/v1"
+
+
+class Host:
+    """Opens and ends the runs of model calls. One event loop.
+
+    Args:
+        store: where they are kept. mint: makes the receipts of its book.
+        observers: watch every event of every runner.
+        new_id, clock, now_ms, sleep, random: as for `Runtime`.
+
+    Attributes:
+        signal: reaches every runner; cancelled when the host closes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        mint: ReceiptMint,
+        *,
+        new_id: Callable[[], str],
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+        sleep: Callable[[float], Awaitable[None]],
+        random: Callable[[], float],
+    ) -> None:
+        self.store, self.mint = store, mint
+        self.new_id, self.clock, self.now_ms = new_id, clock, now_ms
+        self.sleep, self.random = sleep, random
+        self.threads = ToolThreads(1)  # no model call runs a tool
+        self.signal = Signal("host", clock=clock)
+        self.observers: ObserverHub | None = None
+        self._owns_observers = False
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ended: deque[str] = deque()
+
+    @classmethod
+    def alone(cls) -> Host:
+        """A host in this process's memory, for runners without a runtime."""
+        mint = ReceiptMint()
+        return cls(
+            Store(MemoryBackend(), Book(mint)),
+            mint,
+            new_id=_new_id,
+            clock=time.monotonic,
+            now_ms=wall_ms,
+            sleep=asyncio.sleep,
+            random=random.random,
+        )
+
+    def observe(self, observers: tuple[Observer, ...]) -> None:
+        """Begin to tell these of every event; only in a running event loop."""
+        if observers and self.observers is None:
+            self.observers, self._owns_observers = ObserverHub(observers), True
+
+    async def open(
+        self,
+        ref: str,
+        *,
+        stage_id: str,
+        messages: tuple[Message, ...],
+        options: ModelOptions,
+        tools: tuple[FunctionSpec, ...],
+        call: CallBasis,
+    ) -> Turn:
+        """Store the origin of a call under ``ref``; nothing is sent yet.
+
+        Raises:
+            LimitExceeded: the store is full. PersistenceError: it stopped.
+        """
+        self._open += 1
+        self._idle.clear()
+        catalogue = digest(_DOMAIN, [spec.name for spec in tools])
+        origin_id, now = self.new_id(), self.now_ms()
+        work = self.store.open_run(
+            lambda book: book.open_origin(
+                run_id=ref,
+                origin_id=origin_id,
+                conversation=None,
+                messages=messages,
+                options=options,
+                tools=tools,
+                catalogue_digest=catalogue,
+                input_digest=None,
+                agent=stage_id,
+                at_ms=now,
+                call=call,
+            ),
+            run_id=ref,
+            conversation=None,
+            fresh=True,
+        )
+        try:
+            await (settle(work) if self.store.waits else work)
+        except BaseException:
+            self._left()
+            raise
+        return self.store.book.turn(ref)
+
+    async def end(self, turn: Turn, outcome: RunOutcome, reason: str) -> None:
+        """Store the end of a call that brought no value; harmless where it has one."""
+        if turn.closed is not None or turn.sends or self.store.fault is not None:
+            return  # a stopped store is settled by reloading it
+        now = self.now_ms()
+        await self.store.commit(
+            lambda book: book.close_run(turn, outcome=outcome, reason=reason, at_ms=now), run_id=turn.run_id
+        )
+
+    async def leave(self, ref: str) -> None:
+        """The call is over: give its run up, and in memory drop the oldest of those that ended."""
+        try:
+            if self.store.durable:
+                await self.store.let_go(ref)
+            elif self.store.fault is None:
+                self._ended.append(ref)
+                if len(self._ended) > _KEPT_CALLS:
+                    await self.store.forget([self._ended.popleft()])
+        except AgentLoopError as error:  # no matter of the call
+            _log.warning("the run of a model call could not be given up or dropped: %s", error)
+        finally:
+            self._left()
+
+    async def close(self) -> None:
+        """Cut off the calls under way, and wait until they have stored their ends. Idempotent."""
+        self.signal.cancel()
+        await self._idle.wait()
+        if self._owns_observers and self.observers is not None:
+            hub, self.observers = self.observers, None
+            await hub.close(CLOSE_SECONDS)
+
+    def _left(self) -> None:
+        self._open -= 1
+        if not self._open:
+            self._idle.set()
+
+
+def _new_id() -> str:
+    return os.urandom(16).hex()

@@ -1,0 +1,237 @@
+"""A model call before it is made: what is asked of whom, and what that weighs.
+
+A `Prepared` call is a handle of one runner. It fixes what a transport asks for (R241), can be measured
+against any messages as often as one likes, and makes one call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ..errors import BudgetError, InputError
+from ..limits import check_count
+from ..messages import (
+    Message,
+    ModelOptions,
+    ModelRequest,
+    SystemMessage,
+    UserMessage,
+    messages_chars,
+    require_model_request,
+)
+from .tokens import TokenBudget
+from .transport import Interaction, Stage, Transport
+
+__all__ = ["Measurement", "Prepared", "Sizes", "check_measured", "measured", "prepared_by"]
+
+T = TypeVar("T")
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """The three budgets of characters of one call, and that of tokens; none borrows from another (R213).
+
+    Attributes:
+        max_input_chars, max_output_chars: 0 and up, ``math.inf`` for no limit. max_schema_chars: 1 and up.
+        tokens: None where tokens are not counted.
+    """
+
+    max_input_chars: float
+    max_output_chars: float
+    max_schema_chars: int
+    tokens: TokenBudget | None = None
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call would weigh; neither a reservation nor a pass (R245, R246). Characters are Unicode code points.
+
+    Attributes:
+        message_chars: of the application's messages; images count 0.
+        instruction_chars: of the transport's instruction, without declarations that stand in it.
+        schema_chars: of the declarations, wherever they stand. transport_chars: of both.
+        input_chars: of messages and transport.
+        max_input_chars, max_schema_chars: what ``message_chars`` and ``transport_chars`` may be.
+        input_tokens: as the counter says, for the whole request; None without a counter (R243).
+        max_input_tokens: the window without what is reserved for the answer and the margin; None as well.
+        within_budget: whether all of it fits.
+    """
+
+    message_chars: int
+    instruction_chars: int
+    schema_chars: int
+    transport_chars: int
+    input_chars: int
+    max_input_chars: float
+    max_schema_chars: int
+    input_tokens: int | None = None
+    max_input_tokens: int | None = None
+
+    @property
+    def within_budget(self) -> bool:
+        return self.over is None
+
+    @property
+    def over(self) -> tuple[str, int, int] | None:
+        """The first limit that is exceeded: its name, what it allows, and what it would come to."""
+        if self.message_chars > self.max_input_chars:
+            return "max_input_chars", int(self.max_input_chars), self.message_chars
+        if self.transport_chars > self.max_schema_chars:
+            return "max_schema_chars", self.max_schema_chars, self.transport_chars
+        tokens, allowed = self.input_tokens, self.max_input_tokens
+        if tokens is not None and allowed is not None and tokens > allowed:
+            return "max_input_tokens", allowed, tokens
+        return None
+
+
+class Prepared(Generic[T]):
+    """One model call, prepared. Made by `ModelRunner.prepare`, consumed by one `ModelRunner.invoke`.
+
+    Attributes:
+        stage_id, model_id, max_output_tokens: as prepared.
+        transport: id of the transport. route: how it asks for the value.
+        used: whether a call was made with it.
+    """
+
+    __slots__ = ("interaction", "max_output_tokens", "model_id", "options", "owner", "stage_id", "transport", "used")
+
+    def __init__(
+        self,
+        owner: object,
+        *,
+        stage_id: str,
+        model_id: str | None,
+        max_output_tokens: int,
+        transport: str,
+        interaction: Interaction[T],
+        options: ModelOptions,
+    ) -> None:
+        self.owner, self.stage_id, self.model_id = owner, stage_id, model_id
+        self.max_output_tokens, self.transport = max_output_tokens, transport
+        self.interaction, self.options = interaction, options
+        self.used = False
+
+    @property
+    def route(self) -> str:
+        return self.interaction.route
+
+    def messages(self, said: tuple[Message, ...]) -> tuple[Message, ...]:
+        """What is sent for these messages: the instruction stands at the end of the leading system messages.
+
+        Where there is one it is made longer, since some servers take a single one only.
+        """
+        instruction = self.interaction.instruction
+        if instruction is None:
+            return said
+        leading = 0
+        while leading < len(said) and type(said[leading]) is SystemMessage:
+            leading += 1
+        if not leading:
+            return (SystemMessage(content=instruction), *said)
+        last = said[leading - 1]
+        assert type(last) is SystemMessage, "it leads"
+        longer = SystemMessage(content=f"{last.content}\n\n{instruction}")
+        return (*said[: leading - 1], longer, *said[leading:])
+
+    def __repr__(self) -> str:
+        return f"<Prepared {self.stage_id!r} by {self.transport!r} ({self.route})>"
+
+
+def prepared_by(
+    owner: object,
+    transport: Transport[T],
+    stage: Stage,
+    *,
+    model_id: str | None,
+    max_output_tokens: int,
+    options: ModelOptions,
+) -> Prepared[T]:
+    """Prepare a call with a transport, and check what a transport of the host's own made of it.
+
+    Args:
+        options: the runner's; what the transport asks for overrides them.
+
+    Raises:
+        InputError: the transport cannot be used here, or prepared what is no valid interaction.
+    """
+    interaction = transport.prepare(stage)
+    where = f"transport {transport.id!r}"
+    if not isinstance(interaction, Interaction):
+        raise InputError(f"{where}: expected an Interaction, got {type(interaction).__name__}")
+    if not callable(interaction.create_response):
+        raise InputError(f"{where}: expected create_response to be callable")
+    if interaction.instruction is not None and type(interaction.instruction) is not str:
+        raise InputError(f"{where}: expected an instruction of type str or None")
+    check_count(f"{where}: schema_chars", interaction.schema_chars, 0)
+    embeddable = min(interaction.schema_chars, len(interaction.instruction or ""))
+    check_count(f"{where}: embedded_chars", interaction.embedded_chars, 0, embeddable)
+    asked = _merged(options, interaction.options, max_output_tokens)
+    probe = (UserMessage(content="-"),)  # a request has at least one message
+    require_model_request(ModelRequest(messages=probe, options=asked, tools=interaction.tools))
+    return Prepared(
+        owner,
+        stage_id=stage.stage_id,
+        model_id=model_id,
+        max_output_tokens=max_output_tokens,
+        transport=transport.id,
+        interaction=interaction,
+        options=asked,
+    )
+
+
+def measured(
+    prepared: Prepared[Any], said: tuple[Message, ...], sizes: Sizes, *, max_chars: float = math.inf
+) -> Measurement:
+    """Weigh a call: the messages as they would be sent, the instruction and the declarations (R242).
+
+    Args:
+        said: the application's messages. max_chars: what these alone may be; it can only lower the limit.
+
+    Raises:
+        InputError: the token counter gave no count.
+    """
+    interaction = prepared.interaction
+    message_chars = messages_chars(said)
+    instruction_chars = len(interaction.instruction or "") - interaction.embedded_chars
+    transport_chars = instruction_chars + interaction.schema_chars
+    tokens = allowed = None
+    if sizes.tokens is not None:
+        request = ModelRequest(messages=prepared.messages(said), options=prepared.options, tools=interaction.tools)
+        tokens = sizes.tokens.count(request)
+        allowed = sizes.tokens.input_limit(prepared.max_output_tokens)
+    return Measurement(
+        message_chars=message_chars,
+        instruction_chars=instruction_chars,
+        schema_chars=interaction.schema_chars,
+        transport_chars=transport_chars,
+        input_chars=message_chars + transport_chars,
+        max_input_chars=min(sizes.max_input_chars, max_chars),
+        max_schema_chars=sizes.max_schema_chars,
+        input_tokens=tokens,
+        max_input_tokens=allowed,
+    )
+
+
+def check_measured(measurement: Measurement) -> None:
+    """Refuse what does not fit.
+
+    Raises:
+        BudgetError: names the limit, what it allows, and what it would come to.
+    """
+    over = measurement.over
+    if over is not None:
+        raise BudgetError(*over)
+
+
+_DEFAULTS = ModelOptions()
+
+
+def _merged(base: ModelOptions, over: ModelOptions, max_output_tokens: int) -> ModelOptions:
+    """The runner's options with what a transport asks for, and the reservation of this call."""
+    changes = {
+        name: value
+        for name in over.__struct_fields__
+        if (value := getattr(over, name)) != getattr(_DEFAULTS, name) and name != "max_output_tokens"
+    }
+    return msgspec.structs.replace(base, **changes, max_output_tokens=max_output_tokens)

@@ -1,0 +1,115 @@
+"""One part of a run, seen by who tells of it: its span, its journal, and where its events go.
+
+A run's parts share its id and its numbering, so that their events have one order; each has a span
+of its own below the part that made it. A part is bound to one runner, and stays with its run (R276).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from ..errors import InputError
+from ..events import Event, Journal
+from .emitter import Emitter, wall_ms
+from .observers import ObserverHub
+from .sink import Sink, require_sink
+
+__all__ = ["Diagnostics"]
+
+
+class Diagnostics:
+    """Where a part of a run is told.
+
+    Args:
+        output: gets the output events of this part, awaited in order; not those of its children.
+        run_id: the run it belongs to; by default a new one.
+        span_id: its own id; by default the run's.
+
+    Attributes:
+        run_id, span_id, parent_span_id: as its events have them.
+        journal: what was told, as records.
+
+    Raises:
+        InputError: a value of another type, by name.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_new_id",
+        "_now_ms",
+        "_numbers",
+        "journal",
+        "output",
+        "parent_span_id",
+        "run_id",
+        "span_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        output: Sink | None = None,
+        run_id: str | None = None,
+        span_id: str | None = None,
+        new_id: Callable[[], str] = lambda: os.urandom(16).hex(),
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        for name, value in (("run_id", run_id), ("span_id", span_id)):
+            if value is not None and (type(value) is not str or not 1 <= len(value) <= 128):
+                raise InputError(f"Diagnostics.{name}: expected None or a string of 1 to 128 characters")
+        if output is not None:
+            require_sink("Diagnostics.output", output)
+        self.run_id = new_id() if run_id is None else run_id
+        self.span_id = self.run_id if span_id is None else span_id
+        self.parent_span_id: str | None = None if span_id in (None, self.run_id) else self.run_id
+        self.output = output
+        self._new_id, self._now_ms = new_id, now_ms
+        self._numbers: Iterator[int] = itertools.count(1)
+        self._bound = False
+        self.journal = Journal(run_id=self.run_id, new_id=new_id, now_ms=now_ms)
+
+    def child(self, span_id: str | None = None, *, output: Sink | None = None) -> Self:
+        """A part below this one, with a journal of its own.
+
+        Raises:
+            InputError: as for the class.
+        """
+        part = type(self)(
+            output=output,
+            run_id=self.run_id,
+            span_id=self._new_id() if span_id is None else span_id,
+            new_id=self._new_id,
+            now_ms=self._now_ms,
+        )
+        part.parent_span_id, part._numbers = self.span_id, self._numbers
+        return part
+
+    def bind(self, observers: ObserverHub | None) -> Emitter:
+        """What tells the events of this part; for one runner.
+
+        Raises:
+            InputError: it is bound to a runner already.
+        """
+        if self._bound:
+            raise InputError("Diagnostics: expected a part that no runner has, got one that is in use")
+        self._bound = True
+        return Emitter(
+            self.run_id,
+            None,
+            sink=self.output,
+            observers=observers,
+            journal=self._record,
+            span_id=self.span_id,
+            parent_span_id=self.parent_span_id,
+            numbers=self._numbers,
+            now_ms=self._now_ms,
+        )
+
+    def _record(self, event: Event) -> None:
+        self.journal.apply(event)
+
+    def __repr__(self) -> str:
+        return f"Diagnostics(run_id={self.run_id!r}, span_id={self.span_id!r})"
