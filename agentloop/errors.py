@@ -14,7 +14,7 @@
     |   |-- SendTimeout                one of the three clocks ran out before a reply began
     |   `-- HTTPStatusError            the server answered with a status other than 200
     |-- OutputRefused              a complete reply is not what was asked for
-    |-- CallTimeout                a model call took longer than its caller gave it (also a TimeoutError)
+    |-- CallTimeout                a model call took longer than its caller gave it
     |-- LimitExceeded              a configured ceiling was reached
     |   `-- BudgetError                a budget does not cover an effect
     |-- ConflictError              two facts cannot both hold
@@ -327,7 +327,7 @@ class OutputRefused(AgentLoopError):
         return f"{self.code}: {self.rule}{by}"
 
 
-class CallTimeout(AgentLoopError, TimeoutError):
+class CallTimeout(AgentLoopError):
     """A model call took longer than the time it was given; it was cut off, and is not repeated.
 
     Attributes:

@@ -18,7 +18,7 @@ from ..limits import check_seconds
 
 __all__ = ["Bound", "Signal"]
 
-Listener = Callable[[BaseException], None]
+_Listener = Callable[[BaseException], None]
 
 
 class Signal:
@@ -53,7 +53,7 @@ class Signal:
         self._seconds = seconds
         self._deadline = None if seconds is None else clock() + seconds
         self._reason: BaseException | None = None
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, _Listener] = {}
 
     @property
     def reason(self) -> BaseException | None:
@@ -114,7 +114,7 @@ class Signal:
         for listener in list(self._listeners.values()):
             listener(stands)
 
-    def listen(self, key: int, listener: Listener) -> None:
+    def listen(self, key: int, listener: _Listener) -> None:
         """Have ``listener`` called when it is cancelled, here or above."""
         self._listeners[key] = listener
         for parent in self._parents:

@@ -39,8 +39,8 @@ from .turn import Conversation, Entry, Slot, Turn
 __all__ = [
     "Book",
     "BookLimits",
-    "CallBasis",
     "CLOSING",
+    "CallBasis",
     "Checkpoint",
     "CompletedPoint",
     "Conversation",

@@ -18,7 +18,12 @@ import msgspec
 from ..errors import InputError
 from ..messages import UserMessage
 
-__all__ = ["SUMMARY_HEADING", "ContextCut", "TurnSummary", "summary_message"]
+__all__ = [
+    "ContextCut",
+    "SUMMARY_HEADING",
+    "TurnSummary",
+    "summary_message",
+]
 
 SUMMARY_HEADING: Final = "Summary of earlier messages of this conversation:"
 """How a summary begins where a model reads it."""

@@ -12,7 +12,7 @@ from .tokens import TokenBudget, TokenCounter
 from .transport import Collector, Fragment, Interaction, Stage, Transport
 from .transports import (
     PLAIN_TEXT,
-    JsonText,
+    JsonCall,
     NativeCall,
     PlainText,
     Route,
@@ -31,7 +31,7 @@ __all__ = [
     "Fragment",
     "Host",
     "Interaction",
-    "JsonText",
+    "JsonCall",
     "Measurement",
     "ModelInput",
     "ModelResult",

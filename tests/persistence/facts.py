@@ -224,7 +224,7 @@ GOLDEN: Final[dict[str, Fact]] = {
 """By the file's name, in any version that could hold it."""
 
 UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
-    OriginOpened: {"checkpoint": False},
+    OriginOpened: {"checkpoint": False, "call": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
     SlotMoved: {"at_ms": None},
     RerunAllowed: {"at_ms": None},

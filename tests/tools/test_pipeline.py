@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import AdmissionError, InputError, ToolDefinitionError, ToolFailed, ToolResultError
-from agentloop.messages import FunctionSpec, ToolResult
 from agentloop.events import ToolCallRecord
+from agentloop.messages import FunctionSpec, ToolResult
 from agentloop.tools import (
     ArgumentsRefused,
     SelectionContext,

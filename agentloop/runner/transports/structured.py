@@ -21,7 +21,7 @@ from ...tools import TypedOutput
 from ...wire.dialect import Dialect
 from ..transport import Interaction, Stage
 from .calls import CallsCollector
-from .json_text import json_in
+from .json_call import json_in
 from .rules import declared_chars, fitting, require_id
 from .text import TextCollector
 

@@ -28,7 +28,7 @@ from ..transport import Interaction, Stage
 from .rules import fitting, require_id, require_selections
 from .text import TextCollector
 
-__all__ = ["JsonText", "json_in"]
+__all__ = ["JsonCall", "json_in"]
 
 _FENCE: Final = re.compile(r" {0,3}(?P<marks>`{3,}(?=[^`]*\Z)|~{3,})(?P<word>.*)\Z", re.DOTALL)
 _CLOSERS: Final = {"{": "}", "[": "]"}
@@ -84,7 +84,7 @@ def _blocks(text: str) -> tuple[list[str], bool]:
     return blocks, bool(marks)
 
 
-class JsonText:
+class JsonCall:
     """One choice among several selections, written as ``{"tool": …, "input": {…}}`` in the text.
 
     The value is what the selection resolves to, from the very text of ``input``.
@@ -98,8 +98,8 @@ class JsonText:
     """
 
     def __init__(self, id: str, tools: ToolSet | Sequence[Tool]) -> None:
-        self._id = require_id("JsonText", id)
-        self._tools = require_selections("JsonText", tools)
+        self._id = require_id("JsonCall", id)
+        self._tools = require_selections("JsonCall", tools)
         self._declarations = "\n".join(map(_declaration, self._tools.specs))
 
     @property
@@ -128,7 +128,7 @@ class JsonText:
         return fitting(lambda: tool.resolve(arguments, stage_id=stage_id), transport=self._id, where="in $.input: ")
 
     def __repr__(self) -> str:
-        return f"<JsonText {self._id!r}: {', '.join(self._tools.names)}>"
+        return f"<JsonCall {self._id!r}: {', '.join(self._tools.names)}>"
 
 
 def _declaration(spec: FunctionSpec) -> str:
