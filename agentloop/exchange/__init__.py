@@ -11,6 +11,7 @@ from .checkpoint import (
     checkpoint_in,
     checkpoint_of,
 )
+from .cut import ContextCut, TurnSummary, summary_message
 from .encoding import canonical_bytes, origin_digest
 from .facts import (
     ConversationBranched,
@@ -41,6 +42,7 @@ __all__ = [
     "CLOSING",
     "Checkpoint",
     "CompletedPoint",
+    "ContextCut",
     "Conversation",
     "ConversationBranched",
     "Entry",
@@ -67,6 +69,7 @@ __all__ = [
     "ToolClaim",
     "ToolsPoint",
     "Turn",
+    "TurnSummary",
     "branch",
     "canonical_bytes",
     "checkpoint_in",
@@ -74,5 +77,6 @@ __all__ = [
     "move",
     "origin_digest",
     "restore",
+    "summary_message",
     "tombstone",
 ]

@@ -27,6 +27,7 @@ from ..messages import (
     Usage,
     UserMessage,
 )
+from .cut import ContextCut
 from .slots import SlotState
 
 __all__ = [
@@ -86,8 +87,8 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     """A run began: its fixed origin (R70), with a unique id and a content digest.
 
     Attributes:
-        digest: over messages, options, tools and ``continues``; equal content in two runs has
-            equal digests and stays two origins.
+        digest: over messages, options, tools, ``continues`` and, where there is one, ``context``;
+            equal content in two runs has equal digests and stays two origins.
         continues: the exchange this user turn follows, None for the first turn.
         messages: this turn's own messages; leading system messages replace those before.
         tools: the visible catalogue; no callable, endpoint or permission (R73).
@@ -95,6 +96,8 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
         input_digest: over what the host asked for, so that a repeated start is recognised; None
             where the host gave the run no id to repeat.
         checkpoint: whether the host asked for recovery points.
+        context: which earlier turns the requests of this run do not hold, and what stands in their
+            place; None where they hold all. Later turns continue the same exchanges whatever it is.
     """
 
     origin_id: str
@@ -109,6 +112,7 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     agent: str
     at_ms: int
     checkpoint: bool = False
+    context: ContextCut | None = None
 
 
 class SendStarted(_Fact, frozen=True, tag="send_started"):
