@@ -133,15 +133,21 @@ class Host:
             raise
         return self.store.book.turn(ref)
 
-    async def end(self, turn: Turn, outcome: RunOutcome, reason: str) -> None:
-        """Store the end of a call that brought no value; harmless where it has one."""
+    async def end(self, turn: Turn, outcome: RunOutcome, reason: str, error: BaseException) -> None:
+        """Store the end of a call that brought no value; harmless where it has one.
+
+        What ended the call is raised, not what followed from it: a failure here is a note of ``error``.
+        """
         if turn.closed is not None or turn.sends or self.store.fault is not None:
             return  # a stopped store is settled by reloading it
         now = self.now_ms()
         work = self.store.commit(
             lambda book: book.close_run(turn, outcome=outcome, reason=reason, at_ms=now), run_id=turn.run_id
         )
-        await self._whole(work)
+        try:
+            await self._whole(work)
+        except AgentLoopError as fault:
+            error.add_note(f"The end of the call could not be stored: {fault}")
 
     async def leave(self, ref: str) -> None:
         """The call is over: give its run up, and in memory drop the oldest of those that ended."""

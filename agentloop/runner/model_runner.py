@@ -500,10 +500,10 @@ class ModelRunner:
             scope = self._scope(turn, prepared)
             collection = await self._attempts(scope, prepared, began)
         except Rejected as rejected:
-            await host.end(turn, "limit_reached", rejected.error.limit)
+            await host.end(turn, "limit_reached", rejected.error.limit, rejected.error)
             raise rejected.error from None
         except BaseException as error:
-            await host.end(turn, *_ending(error))
+            await host.end(turn, *_ending(error), error)
             raise
         finally:
             prepared.used = prepared.used or turn.model_calls > 0
