@@ -7,38 +7,69 @@ and digests of what is longer. No text of either side is in an error.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from .admission import digest_bytes
 from .agent import Agent
-from .errors import RestoreError
-from .exchange import Turn, canonical_bytes
+from .errors import InputError, RestoreError
+from .exchange import OriginOpened, Turn, canonical_bytes
 from .messages import Message, SystemMessage, UserMessage
+from .runner import Asking, has_begun
 from .tools import ToolSet
 
-__all__ = ["check_agent", "check_input"]
+__all__ = ["check_agent", "check_input", "read_by", "require_agent"]
 
 _DOMAIN: Final = "agentloop/basis/v1"
 
 
-def check_agent(agent: Agent, turn: Turn) -> None:
-    """Refuse what is not the agent of a run (R136, R138).
+def require_agent(agent: object) -> None:
+    """Refuse what is no agent.
 
     Raises:
-        RestoreError: ``agent_changed``: it has another name. ``input_changed``: other instructions
-            or options. ``catalogue_changed``: tools that are other ones, are shown to the model
-            otherwise, or are run or recovered otherwise.
+        InputError: it is of another type.
+    """
+    if type(agent) is not Agent:
+        raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
+
+
+def check_agent(agent: Agent[Any], asking: Asking[Any], turn: Turn) -> None:
+    """Refuse what is not the agent of a run, or asks otherwise than the run did (R136, R138).
+
+    Args:
+        asking: what it asks of the server that the run shall go on with.
+
+    Raises:
+        RestoreError: ``agent_changed``: it has another name. ``input_changed``: other instructions,
+            options or output, or another way to ask for that. ``catalogue_changed``: tools that are
+            other ones, are shown to the model otherwise, or are run or recovered otherwise.
     """
     opened = turn.opened
-    if opened.call is not None:
-        raise _refusal("agent_changed", turn, f"no agent: it is a model call of stage {opened.agent!r}", "an agent")
-    if agent.name != opened.agent:
-        raise _refusal("agent_changed", turn, f"agent {opened.agent!r}", f"agent {agent.name!r}")
+    _check_name(agent, turn)
+    if asking.read is not None and not has_begun(asking, opened):
+        begun, route = agent.begun(opened), asking.label.route
+        stored = _output(opened) if begun is None else f"output by route {begun.label.route}"
+        raise _refusal("input_changed", turn, stored, f"output by route {route}")
     own = tuple(message for message in opened.messages if type(message) is SystemMessage)
-    for what, expected, got in (("instructions", own, agent.system), ("options", opened.options, agent.options)):
+    for what, expected, got in (("instructions", own, asking.system), ("options", opened.options, asking.options)):
         if got != expected:
             raise _refusal("input_changed", turn, f"{what} {_digest(expected)}", f"{what} {_digest(got)}")
-    _check_catalogue(agent.toolset, turn)
+    _check_catalogue(asking.toolset, turn)
+
+
+def read_by(agent: Agent[Any], turn: Turn) -> Asking[Any] | None:
+    """What makes the value of a stored run of this agent, whichever server it asked; None where nothing does.
+
+    Raises:
+        RestoreError: ``agent_changed``: it has another name. ``input_changed``: it has an output that the run
+            was not asked for.
+    """
+    if agent.output is None or turn.redacted is not None:
+        return None
+    _check_name(agent, turn)
+    begun = agent.begun(turn.opened)
+    if begun is None:
+        raise _refusal("input_changed", turn, _output(turn.opened), f"output {agent.output.output.name!r}")
+    return begun
 
 
 def check_input(messages: Iterable[SystemMessage | UserMessage], turn: Turn) -> None:
@@ -52,6 +83,22 @@ def check_input(messages: Iterable[SystemMessage | UserMessage], turn: Turn) -> 
     expected, got = _said(turn.opened.messages), _said(messages)
     if got != expected:
         raise _refusal("input_changed", turn, f"input {_digest(expected)}", f"input {_digest(got)}")
+
+
+def _check_name(agent: Agent[Any], turn: Turn) -> None:
+    opened = turn.opened
+    if opened.call is not None:
+        raise _refusal("agent_changed", turn, f"no agent: it is a model call of stage {opened.agent!r}", "an agent")
+    if agent.name != opened.agent:
+        raise _refusal("agent_changed", turn, f"agent {opened.agent!r}", f"agent {agent.name!r}")
+
+
+def _output(opened: OriginOpened) -> str:
+    """What a run was asked for, where that is no output of the agent."""
+    wanted = opened.options.response_format
+    if wanted is not None:
+        return f"output {wanted.name!r} of schema {_digest(wanted)}"
+    return f"another output or none, tools ({', '.join(spec.name for spec in opened.tools)})"
 
 
 def _said(messages: Iterable[Message]) -> tuple[UserMessage, ...]:

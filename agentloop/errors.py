@@ -306,8 +306,9 @@ class OutputRefused(AgentLoopError):
         code: ``unexpected_call``, ``unexpected_text``, ``no_call``, ``several_calls``, ``call_conflict``,
             ``unknown_tool``: calls and text are not what the transport takes. ``no_json``,
             ``invalid_json``, ``not_an_object``, ``schema_mismatch``, ``refined``: its text or arguments
-            do not fit. ``incomplete``, ``refused``: it was cut off, or the model or a filter refused.
-            ``bad_fragment``, ``bad_output_chars``: a provider or a collector is at fault.
+            do not fit. ``no_output``: an agent's output function was not called. ``incomplete``,
+            ``refused``: it was cut off, or the model or a filter refused. ``bad_fragment``,
+            ``bad_output_chars``: a provider or a collector is at fault.
         rule: what was expected and what came, with the place; none of the reply's text.
         transport: id of the transport.
         ref: where the reply is kept, as `Runtime.read` takes it; None where none is.
@@ -457,7 +458,7 @@ class LostError(AgentLoopError, LookupError):
 
 
 class OutcomeError(AgentLoopError):
-    """A run did not complete, and its text was required.
+    """A run did not complete, or brought no output, and its text or value was required.
 
     Attributes:
         outcome, reason: as in `RunResult`.
@@ -473,7 +474,8 @@ class OutcomeError(AgentLoopError):
 
     def __str__(self) -> str:
         why = "" if self.reason is None else f" ({self.reason})"
-        return f"run {self.ref!r}: expected outcome completed, got {self.outcome}{why}"
+        wanted = "a value" if self.outcome == "completed" else "outcome completed"
+        return f"run {self.ref!r}: expected {wanted}, got {self.outcome}{why}"
 
 
 class RunCancelled(AgentLoopError):

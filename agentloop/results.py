@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
 from .errors import LostError, OutcomeError
 from .exchange import Turn
 from .messages import Usage
+from .runner import Asking
 
 __all__ = ["Outcome", "RunResult", "result_of"]
+
+T_co = TypeVar("T_co", covariant=True)
 
 Outcome = Literal["completed", "refused", "incomplete", "limit_reached"]
 
 
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """The end of a run that did not raise.
 
     Attributes:
         outcome: ``completed``: the model gave a final reply. ``refused``: it, or a filter,
-            refused. ``incomplete``: its reply was cut off (``length``) or ended with another word.
+            refused. ``incomplete``: its reply was cut off (``length``) or ended with another word, or
+            it is not the output that was asked for.
             ``limit_reached``: a `LoopLimits` field or a budget ended the run; open calls were not
             run, and the history stays usable.
-        reason: the model's finish word, or the name of the limit.
+        reason: the model's finish word, or the name of the limit; of a reply that is not the output a code of
+            `OutputRefused`, or ``no_output``: the output function was not called.
         text: body text of the newest reply; may be empty or partial unless ``completed``.
         refusal: what the model wrote instead of a body, None when nothing.
         ref: the run's id, for `Runtime.result` and `Runtime.follow`.
@@ -31,6 +36,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         usage: tokens over all calls as reported; None when no call reported any. A call whose
             usage is unknown adds nothing.
         model_calls, tool_calls: how many were started.
+        value: the output of a completed run, made of its last reply; None where there is none.
+        has_value: whether there is one, as an output may be None itself.
     """
 
     outcome: Outcome
@@ -42,6 +49,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None
     model_calls: int
     tool_calls: int
+    value: T_co | None = None
+    has_value: bool = False
 
     def require_text(self) -> str:
         """The text of a completed run.
@@ -53,19 +62,36 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
             raise OutcomeError(self.outcome, self.reason, self.ref)
         return self.text
 
+    def require_value(self) -> T_co:
+        """The output of a completed run.
 
-def result_of(turn: Turn) -> RunResult:
+        Raises:
+            OutcomeError: the run ended otherwise, or no output was asked for or read; says which.
+        """
+        if not self.has_value:
+            reason = "no output was read" if self.outcome == "completed" else self.reason
+            raise OutcomeError(self.outcome, reason, self.ref)
+        return cast("T_co", self.value)
+
+
+def result_of(turn: Turn, asking: Asking[Any] | None = None) -> RunResult[Any]:
     """The result of a run that was closed with an outcome.
+
+    Args:
+        asking: what the run asked, which makes its value; None makes none.
 
     Raises:
         OutcomeError: it ended with an error or a cancel, or has not ended.
         LostError: its texts were redacted.
+        OutputRefused: the type takes no longer what it took.
     """
     closed, last = turn.closed, turn.last
     if closed is None or closed.outcome == "failed" or closed.outcome == "cancelled":  # noqa: PLR1714  # mypy narrows ==
         raise OutcomeError(closed.outcome if closed else "running", closed.reason if closed else None, turn.run_id)
     if turn.redacted is not None:
         raise LostError("text of run", turn.run_id)
+    read = None if asking is None or closed.outcome != "completed" else asking.read
+    has_value = read is not None and last is not None
     return RunResult(
         outcome=closed.outcome,
         reason=closed.reason,
@@ -76,4 +102,6 @@ def result_of(turn: Turn) -> RunResult:
         usage=turn.usage,
         model_calls=turn.model_calls,
         tool_calls=turn.tool_calls,
+        value=read(last.reply) if read is not None and last is not None else None,
+        has_value=has_value,
     )

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from .agent import Agent
-from .basis import check_agent, check_input
+from .basis import check_agent, check_input, read_by
 from .eager import Eager
 from .effects import Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
 from .errors import AgentLoopError, ConflictError, InputError, NotOwnerError, RunCancelled
@@ -26,7 +26,7 @@ from .messages import SystemMessage, UserMessage
 from .persistence import ConversationStore, Gate
 from .providers import Provider
 from .results import RunResult, result_of
-from .runner import Host
+from .runner import Asking, Host
 from .sinks import Emitter, Feed, Observer, ObserverHub
 from .unsettled import require_settled
 from .windows import LiveRun, RunOptions, input_digest, retrieve
@@ -120,7 +120,8 @@ class Runs:
 
     async def open(
         self,
-        agent: Agent,
+        agent: Agent[Any],
+        asking: Asking[Any],
         messages: tuple[SystemMessage | UserMessage, ...],
         options: RunOptions,
         *,
@@ -136,10 +137,10 @@ class Runs:
                     origin_id=self._new_id(),
                     conversation=conversation,
                     messages=messages,
-                    options=agent.options,
-                    tools=agent.toolset.specs,
-                    catalogue_digest=agent.toolset.digest,
-                    input_digest=None if run_id is None else input_digest(agent, messages),
+                    options=asking.options,
+                    tools=asking.toolset.specs,
+                    catalogue_digest=asking.toolset.digest,
+                    input_digest=None if run_id is None else input_digest(agent.name, asking, messages),
                     agent=agent.name,
                     checkpoint=options.get("checkpoint", False),
                     at_ms=self._now_ms(),
@@ -155,10 +156,15 @@ class Runs:
                     return live
                 await self._own(ref)
             anonymous = run_id is None and conversation is None
-            return self._launch(agent, ref, options, anonymous=anonymous, kept=kept, wait=wait)
+            return self._launch(agent, asking, ref, options, anonymous=anonymous, kept=kept, wait=wait)
 
     async def take_up(
-        self, agent: Agent, ref: str, options: RunOptions, messages: tuple[SystemMessage | UserMessage, ...] | None
+        self,
+        agent: Agent[Any],
+        asking: Asking[Any],
+        ref: str,
+        options: RunOptions,
+        messages: tuple[SystemMessage | UserMessage, ...] | None,
     ) -> LiveRun:
         """Launch a run that is stored, unless it goes on here or ended here."""
         async with self._gate(ref):
@@ -170,10 +176,12 @@ class Runs:
                 turn = await self._own(ref)
                 try:
                     if turn.closed is None:
-                        check_agent(agent, turn)
+                        check_agent(agent, asking, turn)
+                    else:
+                        asking = read_by(agent, turn) or asking
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
-                    live = self._launch(agent, ref, options, anonymous=False, kept=True, wait=wait)
+                    live = self._launch(agent, asking, ref, options, anonymous=False, kept=True, wait=wait)
                 except BaseException:
                     if self.sends.of(ref) is None:
                         await self._let_go(ref)
@@ -239,26 +247,34 @@ class Runs:
         return await self._store.take_over(ref, at_ms=self._now_ms(), check=check)
 
     def _launch(
-        self, agent: Agent, ref: str, options: RunOptions, *, anonymous: bool, kept: bool, wait: float | None
+        self,
+        agent: Agent[Any],
+        asking: Asking[Any],
+        ref: str,
+        options: RunOptions,
+        *,
+        anonymous: bool,
+        kept: bool,
+        wait: float | None,
     ) -> LiveRun:
         """Drive a run whose facts are here and which this runtime owns."""
         turn = self._store.book.turn(ref)
-        live = LiveRun(ref, Feed(), anonymous=anonymous)
+        live = LiveRun(ref, Feed(), agent, anonymous=anonymous)
         checkpoint = turn.opened.checkpoint
         live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
         if checkpoint:
             live.sends, live.patience = self.sends, Patience(wait)
         if self._life.state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
-        scope = self._scope(agent, live, options, turn)
+        scope = self._scope(agent, asking, live, options, turn)
         self.live[ref] = live
-        driver = Eager(self._drive(scope, live))
+        driver = Eager(self._drive(scope, live, asking))
         live.task = driver.task(f"agentloop run {ref}")
         live.task.add_done_callback(retrieve)
         driver.begin()  # at once: its request need not wait for others that are opened meanwhile
         return live
 
-    def _scope(self, agent: Agent, live: LiveRun, options: RunOptions, turn: Turn) -> Scope:
+    def _scope(self, agent: Agent[Any], asking: Asking[Any], live: LiveRun, options: RunOptions, turn: Turn) -> Scope:
         limits = agent.limits
         sink = options.get("sink")
         ledger = Ledger(
@@ -285,7 +301,7 @@ class Runs:
             patience=live.patience,
             left=live.has_left if live.sends is not None else bool,
             limits=limits,
-            tools=agent.toolset,
+            tools=asking.toolset,
             threads=self._threads,
             emitter=Emitter(live.ref, live.feed, sink=sink, observers=self._observers, now_ms=self._now_ms),
             new_id=self._new_id,
@@ -295,18 +311,21 @@ class Runs:
             resend=self._resend,
             sleep=self._sleep if self._resend is None else self._resting(live),
             random=self._random,
+            label=asking.label,
+            check=asking.check,
+            final=asking.final,
         )
 
     def _resting(self, live: LiveRun) -> Callable[[float], Awaitable[None]]:
         return lambda seconds: live.rest(self._sleep(seconds))
 
-    async def _drive(self, scope: Scope, live: LiveRun) -> RunResult:
+    async def _drive(self, scope: Scope, live: LiveRun, asking: Asking[Any]) -> RunResult[Any]:
         """The run's task. Its error is kept for those who ask, so it is never only logged."""
         self._life.mark()
         try:
             if scope.turn.closed is None:
                 await drive(scope, cancelled=live.stop)
-            result = result_of(scope.turn)
+            result = result_of(scope.turn, asking)
         except BaseException as error:
             live.feed.close(RunCancelled(live.ref) if isinstance(error, asyncio.CancelledError) else error)
             raise

@@ -13,9 +13,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from .agent import Agent
+from .basis import read_by, require_agent
 from .conversations import Conversations
 from .effects import Ledger, ResendPolicy, settle
 from .errors import InputError, LostError
@@ -29,10 +30,13 @@ from .results import RunResult, result_of
 from .runner import ModelRunner, RunnerOptions
 from .runs import Runs
 from .sinks import Follower, Observer, require_observer, wall_ms
+from .tools import ToolSet
 from .unfinished import UnfinishedRuns
 from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_name, check_options, check_ref, sequence_of
 
 __all__ = ["Runtime"]
+
+T = TypeVar("T")
 
 
 def _new_id() -> str:
@@ -172,11 +176,13 @@ class Runtime(Conversations, UnfinishedRuns):
 
     # -- runs
 
-    async def run(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> RunResult:
+    async def run(self, agent: Agent[T], input: RunInput, **options: Unpack[RunOptions]) -> RunResult[T]:
         """Run to the end; cancelling the caller cancels the run, as leaving a `Run` does. Options: `RunOptions`.
 
         With ``checkpoint=True`` a model call under way is not cancelled: it goes on by itself and
         its reply is stored. The caller's `CancelledError` has a `ModelPending` as its cause then.
+
+        An agent with an output gives its value in the result, of the output's type.
 
         Raises:
             ModelPending: the local ``wait`` for a model call is over; it goes on.
@@ -188,11 +194,11 @@ class Runtime(Conversations, UnfinishedRuns):
         live = await self._start(agent, input, **options)
         return await live.wait_bound()
 
-    def start(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> Run:
+    def start(self, agent: Agent[T], input: RunInput, **options: Unpack[RunOptions]) -> Run[T]:
         """A run tied to a block; see `Run`. Options: `RunOptions`."""
         return Run(lambda: self._start(agent, input, **options))
 
-    async def text(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> AsyncIterator[str]:
+    async def text(self, agent: Agent[Any], input: RunInput, **options: Unpack[RunOptions]) -> AsyncIterator[str]:
         """Only the body text, as it arrives: previews, so an error after some text withdraws it.
 
         Raises:
@@ -204,7 +210,7 @@ class Runtime(Conversations, UnfinishedRuns):
                     yield event.text
             (await run.result()).require_text()
 
-    async def submit(self, agent: Agent, input: RunInput, **options: Unpack[RunOptions]) -> str:
+    async def submit(self, agent: Agent[Any], input: RunInput, **options: Unpack[RunOptions]) -> str:
         """Begin a run that is bound to no task; return its reference. Options: `RunOptions`."""
         return (await self._start(agent, input, kept=True, **options)).ref
 
@@ -239,24 +245,37 @@ class Runtime(Conversations, UnfinishedRuns):
             raise LostError("run", ref)
         return live.feed.follow(after=sequence_of(ref, after))
 
-    async def result(self, ref: str) -> RunResult:
+    @overload
+    async def result(self, ref: str, agent: None = None) -> RunResult[Any]: ...
+    @overload
+    async def result(self, ref: str, agent: Agent[T]) -> RunResult[T]: ...
+    async def result(self, ref: str, agent: Agent[Any] | None = None) -> RunResult[Any]:
         """Wait for a run's end; cancelling the caller leaves the run alone.
 
         A run that ended in another process, or before this one began, gives what is stored of it.
 
+        Args:
+            agent: the run's, of the same name and output. With it the value of a stored run is made again
+                from the stored reply; without it only a run that this runtime still has gives one, and
+                else `RunResult.value` is None.
+
         Raises:
             LostError: no such run is kept. OutcomeError: it is not in this process, and has not
             ended, or ended with an error. RunPaused, UnsettledError, NotOwnerError: it left off
-            here without its end. Otherwise as `run`.
+            here without its end. RestoreError: the agent has another name, or an output that the run was
+            not asked for. OutputRefused: its type takes no longer what it took. Otherwise as `run`.
         """
         check_ref(ref)
+        if agent is not None:
+            require_agent(agent)
         live = self._runs.live.get(ref)
         if live is not None:
             if live.goes_on or live.closed or self._life.state != "open" or self._store.fault is not None:
-                return await live.wait()
+                return await self._read(live, agent)
             if (await self._store.turn(ref)).closed is None:  # nobody has ended it since
-                return await live.wait()
-        return result_of(await self._store.turn(ref))
+                return await self._read(live, agent)
+        turn = await self._store.turn(ref)
+        return result_of(turn, None if agent is None else read_by(agent, turn))
 
     async def checkpoint(self, ref: str) -> Checkpoint:
         """Which of the four points a run is at, with the evidence; read from what is stored, nothing is sent.
@@ -303,26 +322,34 @@ class Runtime(Conversations, UnfinishedRuns):
 
     # -- private
 
+    async def _read(self, live: LiveRun, agent: Agent[Any] | None) -> RunResult[Any]:
+        """The result of a run of this runtime, with the value that ``agent`` makes where one is given."""
+        result = await live.wait()
+        if agent is None or agent is live.agent:
+            return result
+        turn = await self._store.turn(live.ref)
+        return result_of(turn, read_by(agent, turn))
+
     async def _start(
-        self, agent: Agent, input: RunInput, *, kept: bool = False, **options: Unpack[RunOptions]
+        self, agent: Agent[Any], input: RunInput, *, kept: bool = False, **options: Unpack[RunOptions]
     ) -> LiveRun:
         self._life.require_open()
-        if type(agent) is not Agent:
-            raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
+        require_agent(agent)
         check_options(options)
-        self._check_checkpoint(agent, options, kept=kept)
+        asking = agent.prepare(self._provider.dialect)
+        self._check_checkpoint(asking.toolset, options, kept=kept)
         known = self._runs.live.get(options.get("run_id") or "")
         if known is not None:
             known.require_outside()
-        messages = admitted(agent, input)
-        return await self._runs.attend(lambda: self._runs.open(agent, messages, options, kept=kept))
+        messages = admitted(asking, input)
+        return await self._runs.attend(lambda: self._runs.open(agent, asking, messages, options, kept=kept))
 
-    def _check_checkpoint(self, agent: Agent, options: RunOptions, *, kept: bool) -> None:
+    def _check_checkpoint(self, tools: ToolSet, options: RunOptions, *, kept: bool) -> None:
         """Refuse recovery points without what they stand on (R129, R130)."""
         checkpoint = options.get("checkpoint", False)
         if checkpoint and not self._store.durable:
             raise InputError("checkpoint: expected a durable store (Runtime(store=...)), got one in memory")
-        unstated = agent.toolset.unstated() if checkpoint else ()
+        unstated = tools.unstated() if checkpoint else ()
         if unstated:
             raise InputError(f"checkpoint: expected each tool to state its recovery=, got none for {list(unstated)}")
         if "wait" in options and kept:

@@ -7,21 +7,25 @@ of; resuming takes the run over and goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from .agent import Agent
+from .basis import require_agent
 from .errors import InputError
 from .exchange import Book, Fact, SlotState, Turn
 from .life import Life
 from .limits import FEEDBACK_BYTES, check_count
 from .messages import ToolFeedback, ToolResult, require_tool_result
 from .persistence import ConversationStore, RunRow
+from .providers import Provider
 from .results import RunResult
 from .runs import Runs
 from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
 from .windows import RunInput, RunOptions, admitted, check_name, check_options, check_ref
 
 __all__ = ["UnfinishedRuns"]
+
+T = TypeVar("T")
 
 
 class UnfinishedRuns:
@@ -30,6 +34,7 @@ class UnfinishedRuns:
     _life: Life
     _store: ConversationStore
     _runs: Runs
+    _provider: Provider
     _now_ms: Callable[[], int]
 
     async def unfinished(self) -> list[RunRow]:
@@ -61,8 +66,8 @@ class UnfinishedRuns:
         return status_of(ref, attempt_id, facts, goes_on=owned)
 
     async def resume(
-        self, ref: str, agent: Agent, *, input: RunInput | None = None, **options: Unpack[RunOptions]
-    ) -> RunResult:
+        self, ref: str, agent: Agent[T], *, input: RunInput | None = None, **options: Unpack[RunOptions]
+    ) -> RunResult[T]:
         """Take a run over that goes on nowhere, and run it to its end.
 
         What is stored is not done again: a reply is not asked for twice, and a tool that may have
@@ -77,21 +82,22 @@ class UnfinishedRuns:
             LostError: no such run. NotOwnerError: it goes on elsewhere.
             ModelPending: the local ``wait`` for a model call is over; it goes on.
             RestoreError: ``agent_changed``: the agent has another name. ``input_changed``: other
-                instructions or options, or the run had another input. ``catalogue_changed``: other
-                tools. ``bad_record``: the store holds facts that cannot be.
+                instructions, options or output, another way to ask for that, or the run had another
+                input. ``catalogue_changed``: other tools. ``bad_record``: the store holds facts that
+                cannot be.
             UnsettledError: an effect must be settled first; nothing was done but what lookups found,
             and ``__cause__`` is the error of one that failed. Otherwise as `run`.
         """
         self._life.require_open()
         check_ref(ref)
-        if type(agent) is not Agent:
-            raise InputError(f"Runtime: expected an Agent, got {type(agent).__name__}")
+        require_agent(agent)
         check_options(options)
         for name in ("conversation", "run_id", "checkpoint"):
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
-        messages = None if input is None else admitted(agent, input)
-        live = await self._runs.attend(lambda: self._runs.take_up(agent, ref, options, messages))
+        asking = agent.prepare(self._provider.dialect)
+        messages = None if input is None else admitted(asking, input)
+        live = await self._runs.attend(lambda: self._runs.take_up(agent, asking, ref, options, messages))
         return await live.wait_bound()
 
     async def settle_call(

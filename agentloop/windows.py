@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self, TypedDict
+from typing import Any, Generic, Self, TypedDict, TypeVar
 
 from .admission import digest_bytes, is_unicode
 from .agent import Agent
@@ -16,6 +16,7 @@ from .exchange import canonical_bytes
 from .limits import JSON_BYTES, check_seconds
 from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
 from .results import RunResult
+from .runner import Asking
 from .sinks import Feed, Follower, Sink, require_sink
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "retrieve",
     "sequence_of",
 ]
+
+T_co = TypeVar("T_co", covariant=True)
 
 RunInput = str | UserMessage | tuple[TextPart | ImagePart, ...]
 """A user turn: text, parts, or a whole user message."""
@@ -73,6 +76,7 @@ class LiveRun:
     """One launched run: its feed and its task.
 
     Attributes:
+        agent: whose run it is.
         closed: whether its end is a fact; it may have left off without one.
         driving: whether its driver has not left it; a send may go on after that.
         kept: whether it is left unfinished, to be resumed, when the runtime closes.
@@ -84,6 +88,7 @@ class LiveRun:
     """
 
     __slots__ = (
+        "agent",
         "anonymous",
         "closed",
         "driving",
@@ -100,15 +105,15 @@ class LiveRun:
         "task",
     )
 
-    def __init__(self, ref: str, feed: Feed, *, anonymous: bool) -> None:
-        self.ref, self.feed, self.anonymous = ref, feed, anonymous
+    def __init__(self, ref: str, feed: Feed, agent: Agent[Any], *, anonymous: bool) -> None:
+        self.ref, self.feed, self.agent, self.anonymous = ref, feed, agent, anonymous
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
         self.closed = self.kept = self.pause = self.left = self.resting = False
         self.driving = True
         self.sends: Sends | None = None
         self.patience: Patience | None = None
         self.stop = False  # cancelled before its task was made
-        self.task: asyncio.Task[RunResult] | None = None
+        self.task: asyncio.Task[RunResult[Any]] | None = None
 
     def paused(self) -> bool:
         """Whether it shall stop at the next step; see ``pause``."""
@@ -123,7 +128,7 @@ class LiveRun:
         """Whether its task has not ended."""
         return self.task is not None and not self.task.done()
 
-    async def wait(self) -> RunResult:
+    async def wait(self) -> RunResult[Any]:
         """The result; a cancel of the caller leaves the run alone."""
         assert self.task is not None, "a live run has a task"
         self.require_outside()
@@ -157,7 +162,7 @@ class LiveRun:
             self.left = self.sends is not None and self.sends.of(self.ref) is not None
             await self.cancel()
 
-    async def wait_bound(self) -> RunResult:
+    async def wait_bound(self) -> RunResult[Any]:
         """The result, for a caller who takes the run with it when it goes.
 
         Its cancel stays a cancel; where a send goes on without it, the cause says which.
@@ -199,7 +204,7 @@ class LiveRun:
             self.task.cancel()
 
 
-class Run:
+class Run(Generic[T_co]):
     """One run in a block: ``async with runtime.start(…) as run``.
 
     Iterate it for the run's typed events, then await `result`. Leaving the block before the run
@@ -243,7 +248,7 @@ class Run:
             self._events = live.feed.follow(attached=not self._released)
         return self._events
 
-    async def result(self) -> RunResult:
+    async def result(self) -> RunResult[T_co]:
         """Wait for the end; events that were not read are let go.
 
         Raises:
@@ -322,31 +327,31 @@ def sequence_of(ref: str, after: str | None) -> int:
     raise InputError(f"after: expected None or the id of an event of run {ref!r}, got another value")
 
 
-def admitted(agent: Agent, input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
-    """The messages of a turn; what the caller hands in is checked whole (R37), the agent was when it was made."""
+def admitted(asking: Asking[Any], input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
+    """The messages of a turn; what the caller hands in is checked whole (R37), the rest was when it was prepared."""
     if isinstance(input, UserMessage):
         message = input
     elif type(input) is str and len(input) <= _SHORT and is_unicode(input):
-        return (*agent.system, UserMessage(content=input))  # a str that UTF-8 encodes has nothing else to check
+        return (*asking.system, UserMessage(content=input))  # a str that UTF-8 encodes has nothing else to check
     elif type(input) in (str, tuple):
         message = UserMessage(content=input)
     else:
         raise InputError(f"input: expected str, UserMessage or a tuple of parts, got {type(input).__name__}")
     require_model_request(ModelRequest(messages=(message,)))
-    return (*agent.system, message)
+    return (*asking.system, message)
 
 
-def input_digest(agent: Agent, messages: tuple[SystemMessage | UserMessage, ...]) -> str:
+def input_digest(agent: str, asking: Asking[Any], messages: tuple[SystemMessage | UserMessage, ...]) -> str:
     basis = {
-        "agent": agent.name,
-        "catalogue": agent.toolset.digest,
+        "agent": agent,
+        "catalogue": asking.toolset.digest,
         "messages": messages,
-        "options": agent.options,
+        "options": asking.options,
     }
     return digest_bytes(_INPUT_DOMAIN, canonical_bytes(basis))
 
 
-def retrieve(task: asyncio.Task[RunResult]) -> None:
+def retrieve(task: asyncio.Task[RunResult[Any]]) -> None:
     """Mark the task's error as seen: it is raised to whoever asks for the result."""
     if not task.cancelled():
         task.exception()

@@ -56,7 +56,7 @@ def measure(settings: Settings) -> list[Row]:
     return rows
 
 
-def _agent(turns: int) -> al.Agent:
+def _agent(turns: int) -> al.Agent[None]:
     return al.Agent(
         name="notes", instructions=SYSTEM, tools=[get_note], limits=al.LoopLimits(max_model_calls=turns + 1)
     )

@@ -78,7 +78,7 @@ def _on(loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[str]]) -> 
     return lambda: loop.run_until_complete(work())
 
 
-async def _run(runtime: al.Runtime, agent: al.Agent) -> str:
+async def _run(runtime: al.Runtime, agent: al.Agent[None]) -> str:
     async with runtime.start(agent, PROMPT) as run:
         pieces = [event.text async for event in run if isinstance(event, al.TextPreview)]
         text = (await run.result()).require_text()

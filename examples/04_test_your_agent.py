@@ -31,7 +31,7 @@ async def write_note(text: str, ctx: al.ToolContext[Notebook]) -> UUID:
 assistant = al.Agent(name="notes", tools=[read_note, write_note], policy_version="notes.v1")
 
 
-async def summarise(first: str, second: str) -> tuple[ScriptedProvider, Notebook, al.RunResult]:
+async def summarise(first: str, second: str) -> tuple[ScriptedProvider, Notebook, al.RunResult[None]]:
     """Run the agent on two notes. The script stands for a model: what it says depends on what it reads."""
     notes = Notebook({uuid4(): first, uuid4(): second})
     one, two = notes

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.basis import check_agent, check_input
+from agentloop import basis
+from agentloop.basis import check_input
 from agentloop.exchange import Book, ReceiptMint, Turn, tombstone
 from agentloop.messages import SystemMessage, UserMessage
+from agentloop.wire.presets import dialect
 from tests.exchange.desk import Desk
 
 DIGEST = "[0-9a-f]{64}"
@@ -42,6 +44,10 @@ def begun(agent: al.Agent = AGENT, said: str = "the input") -> Turn:
         )
     )
     return desk.book.turn("r")
+
+
+def check_agent(agent: al.Agent[Any], turn: Turn, *, server: str = "openai") -> None:
+    basis.check_agent(agent, agent.prepare(dialect(server)), turn)
 
 
 def agent(**changes: Any) -> al.Agent:

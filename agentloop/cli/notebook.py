@@ -93,7 +93,7 @@ async def write_note(title: _Line, text: _Line, ctx: ToolContext[Notebook]) -> N
     return ctx.deps.write(title, text)
 
 
-def notes_agent() -> Agent:
+def notes_agent() -> Agent[None]:
     """The agent of the demo; its instructions name the notes there are."""
     known = "; ".join(f"{note.title}: {note.id}" for note in NOTES)
     return Agent(

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def load_agent(where: str) -> Agent:
+def load_agent(where: str) -> Agent[Any]:
     """The agent that ``MODULE:NAME`` names; MODULE is a module of the working directory, or a file.
 
     Raises:
@@ -126,7 +126,9 @@ def _load_module(source: str) -> ModuleType:
     return module
 
 
-async def _run(agent: Agent, prompt: str, provider: ChatCompletions, *, as_json: bool, notices: Screen) -> RunResult:
+async def _run(
+    agent: Agent[Any], prompt: str, provider: ChatCompletions, *, as_json: bool, notices: Screen
+) -> RunResult[Any]:
     text = Screen(sys.stdout)
     lines = JsonLinesSink(sys.stdout.buffer) if as_json else None
     try:

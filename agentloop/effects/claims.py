@@ -42,7 +42,7 @@ def claim_next(
         return None
     call = entry.slots[position].call
     tool = scope.tools.get(call.name)
-    if tool is None or busy_tool(scope) is not None:
+    if tool is None or (busy_tool(scope) is not None and tool.name != scope.final):
         return None
     try:
         arguments = tool.admit(call.arguments.text)

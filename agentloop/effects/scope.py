@@ -11,6 +11,7 @@ import msgspec
 
 from ..exchange import Receipt, ReceiptMint, Turn
 from ..limits import LoopLimits
+from ..messages import ModelReply
 from ..persistence import Step, Store
 from ..providers import Provider
 from ..sinks import Emitter
@@ -65,6 +66,8 @@ class Scope:
         repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         claim: the execution whose slot is ``started`` and whose tool has not begun.
         sent_bytes: what the newest request may be on the wire at most; exact where it may be near a ceiling.
+        check: says why a final reply gives no output, as a code; None where any reply will do.
+        final: name of the tool whose call gives the output; None where none does.
         label: what its model calls are, for events. model_names: names of the models in use, the run's own
             first, where a host gave them any.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
@@ -77,11 +80,13 @@ class Scope:
         "_mint",
         "_provider",
         "agent",
+        "check",
         "claim",
         "clock",
         "conversation",
         "deps",
         "emitter",
+        "final",
         "label",
         "ledger",
         "left",
@@ -135,6 +140,8 @@ class Scope:
         random: Callable[[], float] = random.random,
         label: Label = _PLAIN,
         model_names: tuple[str, ...] = (),
+        check: Callable[[ModelReply], str | None] | None = None,
+        final: str | None = None,
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
         self.store, self.ledger, self.limits = store, ledger, limits
@@ -145,6 +152,7 @@ class Scope:
         self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
         self.label, self.model_names = label, model_names
+        self.check, self.final = check, final
         self.repeatable, self.lookups = tools.repeatable, tools.lookups
         self.started = clock()
         self.sent_bytes = 0

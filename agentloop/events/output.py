@@ -24,7 +24,7 @@ class ModelStart(Event, frozen=True):
         call_sequence: its number among the calls of its run, or of its runner, from 1.
         stage_id: where in an application it is made. model_id: the host's word for a registered model.
         model, dialect: what is asked for on the wire, and what the answer is held against.
-        transport, route: how its value is asked for; empty where there is no transport.
+        transport, route: how its answer is asked for; empty where no transport asked.
     """
 
     type: ClassVar[str] = "model.start"

@@ -182,6 +182,8 @@ def _next(scope: Scope) -> Action:
         repeatable=scope.repeatable,
         lookups=scope.lookups,
         resend=scope.resend,
+        check=scope.check,
+        final=scope.final,
     )
 
 
@@ -199,6 +201,8 @@ def _choose(scope: Scope, entry: Entry, answered: int | None, feedback: ToolFeed
         feedback_bytes=0 if feedback is None else len(scope.store.book.encoded(feedback)),
         sent_bytes=scope.sent_bytes,
         max_request_bytes=scope.provider.max_request_bytes,
+        check=scope.check,
+        final=scope.final,
     )
 
 

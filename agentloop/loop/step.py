@@ -7,7 +7,7 @@ it holds no state of its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Final
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from ..effects import Ledger, Resend, ResendPolicy, has_room, next_attempt
 from ..exchange import Entry, RunOutcome, Slot, Turn
 from ..limits import LoopLimits
+from ..messages import ModelReply
 from .states import Phase
 
 __all__ = [
@@ -81,6 +82,9 @@ class Wait(msgspec.Struct, frozen=True):
     calls: tuple[int, ...]
 
 
+_Check = Callable[[ModelReply], str | None]
+"""Says why a reply does not give the output of a run, as a code; None where it does. Pure."""
+
 Action = Ask | Resend | Answer | Skip | Close | Recover | Wait
 
 _WIRE_FRAME = 64
@@ -100,6 +104,9 @@ _LIMITS: Final = frozenset(
     }
 )
 """Codes of a skipped call that stand for a limit."""
+
+_SEVERAL: Final = "several_calls"
+"""The code of a reply that gives the output more than once."""
 
 _CRASHES: Final = frozenset({"invalid_tool_result", "tool_crashed"})
 
@@ -131,6 +138,8 @@ def step(
     repeatable: Container[str] = (),
     lookups: Container[str] = (),
     resend: ResendPolicy | None = None,
+    check: _Check | None = None,
+    final: str | None = None,
 ) -> Action:
     """Decide the next action of a run that has not ended.
 
@@ -140,6 +149,12 @@ def step(
         max_request_bytes: the provider's own ceiling of it.
         repeatable: names of tools whose lost calls run again. lookups: of those with a lookup.
         resend: what the host decided about a request that was refused.
+        check: holds a reply against the output of the run; None where any final reply will do.
+        final: name of the tool that gives the output, where one does.
+
+    A final reply that gives no output ends the run as incomplete; so does a run of `final` more than once
+    in one reply. One call of it that is done ends the run once the other calls of its reply are answered.
+    Nothing is asked after it, so limits on that do not hold it up.
 
     A call that is claimed comes first: it was judged when it was claimed, and only time passes in between.
 
@@ -179,13 +194,16 @@ def step(
             return Skip(at, open_calls, _REPLY_CODES[kind], f"the reply that asked for it was {kind}")
         return Close(kind, last.reply.termination.reason)
     if not last.slots:
-        return Close("completed", last.reply.termination.reason)
+        fault = None if check is None else check(last.reply)
+        return Close("completed", last.reply.termination.reason) if fault is None else Close("incomplete", fault)
     ending = _ending(last)
     if not open_calls:
-        return _ask_or_close(ledger, limits, elapsed) if ending is None else _end(ending)
+        given = _given(last, final)
+        return _end(ending) if ending is not None else given or _ask_or_close(ledger, limits, elapsed)
     if ending is not None:  # an owner ended half way through
         return Skip(at, open_calls, ending, _words(_end(ending)))
-    limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed, sent_bytes, max_request_bytes)
+    ends = _will_end(last.reply, check, final)
+    limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed, sent_bytes, max_request_bytes, ends=ends)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
     return Answer(at, open_calls[0])
@@ -202,6 +220,8 @@ def ahead(
     feedback_bytes: int = 0,
     sent_bytes: int = 0,
     max_request_bytes: int | None = None,
+    check: _Check | None = None,
+    final: str | None = None,
 ) -> int | None:
     """The open call that `step` will have answered after something is stored, decided before it is.
 
@@ -219,7 +239,16 @@ def ahead(
     if any(entry.slots[position].state != "open" for position in open_calls):
         return None
     limit = _limit_of_calls(
-        turn, entry, open_calls, ledger, limits, elapsed, sent_bytes, max_request_bytes, feedback_bytes
+        turn,
+        entry,
+        open_calls,
+        ledger,
+        limits,
+        elapsed,
+        sent_bytes,
+        max_request_bytes,
+        feedback_bytes,
+        ends=_will_end(entry.reply, check, final),
     )
     return open_calls[0] if limit is None else None
 
@@ -227,6 +256,23 @@ def ahead(
 def calls_after(entry: Entry, answered: int | None) -> tuple[int, ...]:
     """The calls that are without feedback once this one is answered."""
     return tuple(p for p, slot in enumerate(entry.slots) if slot.feedback is None and p != answered)
+
+
+def _will_end(reply: ModelReply, check: _Check | None, final: str | None) -> bool:
+    """Whether the run ends with the calls of this reply, so that what they find is not read in it."""
+    if final is None or check is None or not any(call.name == final for call in reply.calls):
+        return False
+    return check(reply) in (None, _SEVERAL)
+
+
+def _given(last: Entry, final: str | None) -> Close | None:
+    """The end of a run whose output was given by an answered call; facts say which calls were done."""
+    if final is None:
+        return None
+    done = sum(slot.call.name == final and slot.state == "done" for slot in last.slots)
+    if done > 1:
+        return Close("incomplete", _SEVERAL)
+    return Close("completed", last.reply.termination.reason) if done else None
 
 
 def cancelled_end(turn: Turn) -> tuple[RunOutcome, str, str]:
@@ -342,12 +388,17 @@ def _limit_of_calls(
     sent_bytes: int,
     max_request_bytes: int | None,
     added: int = 0,
+    *,
+    ends: bool = False,
 ) -> str | None:
     """The limit that forbids running the open calls, judged for all of them before the first (R102).
 
-    ``last`` is the newest entry or the next one; ``added`` are bytes that it is about to grow by.
+    ``last`` is the newest entry or the next one; ``added`` are bytes that it is about to grow by. Where the
+    run ``ends`` with them there is no next request that a limit could be on.
     """
     limit = _limit_of_asking(ledger, limits, elapsed)
+    if ends:
+        limit = "max_seconds" if _is_out_of_time(limits, elapsed) else None
     if limit is not None:
         return limit
     left = ledger.left("tool_calls")
@@ -364,11 +415,11 @@ def _limit_of_calls(
         return "feedback_bytes"
     reserve = len(open_calls) * limits.feedback_bytes + added
     coming_bytes = reserve + (last.size if new else 0)
-    if turn.request_size + coming_bytes > limits.request_bytes:
+    if not ends and turn.request_size + coming_bytes > limits.request_bytes:
         return "request_bytes"
     if turn.size - turn.origin_size + coming_bytes > limits.collection_bytes:
         return "collection_bytes"
-    return _limit_of_wire(last.size + reserve, limits, sent_bytes, max_request_bytes)
+    return None if ends else _limit_of_wire(last.size + reserve, limits, sent_bytes, max_request_bytes)
 
 
 def _asked(slot: Slot) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Model calls for applications that want typed values and shared budgets."""
 
+from .asking import Asking, asked_by_route, asked_plainly, has_begun
 from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
 from .children import ChildLimits, run_children
 from .context import ContextPlan, TokenCount
@@ -23,6 +24,7 @@ from .transports import (
 )
 
 __all__ = [
+    "Asking",
     "BuiltContext",
     "ChildLimits",
     "Collector",
@@ -54,5 +56,8 @@ __all__ = [
     "TokenCount",
     "TokenCounter",
     "Transport",
+    "asked_by_route",
+    "asked_plainly",
+    "has_begun",
     "run_children",
 ]

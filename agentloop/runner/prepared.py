@@ -25,7 +25,7 @@ from ..messages import (
 from .tokens import TokenBudget
 from .transport import Interaction, Stage, Transport
 
-__all__ = ["Measurement", "Prepared", "Sizes", "check_measured", "measured", "prepared_by"]
+__all__ = ["Measurement", "Prepared", "Sizes", "check_measured", "instructed", "measured", "merged", "prepared_by"]
 
 T = TypeVar("T")
 
@@ -117,22 +117,8 @@ class Prepared(Generic[T]):
         return self.interaction.route
 
     def messages(self, said: tuple[Message, ...]) -> tuple[Message, ...]:
-        """What is sent for these messages: the instruction stands at the end of the leading system messages.
-
-        Where there is one it is made longer, since some servers take a single one only.
-        """
-        instruction = self.interaction.instruction
-        if instruction is None:
-            return said
-        leading = 0
-        while leading < len(said) and type(said[leading]) is SystemMessage:
-            leading += 1
-        if not leading:
-            return (SystemMessage(content=instruction), *said)
-        last = said[leading - 1]
-        assert type(last) is SystemMessage, "it leads"
-        longer = SystemMessage(content=f"{last.content}\n\n{instruction}")
-        return (*said[: leading - 1], longer, *said[leading:])
+        """What is sent for these messages, see `instructed`."""
+        return instructed(said, self.interaction.instruction)
 
     def __repr__(self) -> str:
         return f"<Prepared {self.stage_id!r} by {self.transport!r} ({self.route})>"
@@ -166,7 +152,7 @@ def prepared_by(
     check_count(f"{where}: schema_chars", interaction.schema_chars, 0)
     embeddable = min(interaction.schema_chars, len(interaction.instruction or ""))
     check_count(f"{where}: embedded_chars", interaction.embedded_chars, 0, embeddable)
-    asked = _merged(options, interaction.options, max_output_tokens)
+    asked = msgspec.structs.replace(merged(options, interaction.options), max_output_tokens=max_output_tokens)
     probe = (UserMessage(content="-"),)  # a request has at least one message
     require_model_request(ModelRequest(messages=probe, options=asked, tools=interaction.tools))
     return Prepared(
@@ -227,11 +213,27 @@ def check_measured(measurement: Measurement) -> None:
 _DEFAULTS = ModelOptions()
 
 
-def _merged(base: ModelOptions, over: ModelOptions, max_output_tokens: int) -> ModelOptions:
-    """The runner's options with what a transport asks for, and the reservation of this call."""
+def merged(base: ModelOptions, over: ModelOptions) -> ModelOptions:
+    """Options with what a transport asks for; the same object where that is nothing."""
     changes = {
-        name: value
-        for name in over.__struct_fields__
-        if (value := getattr(over, name)) != getattr(_DEFAULTS, name) and name != "max_output_tokens"
+        name: value for name in over.__struct_fields__ if (value := getattr(over, name)) != getattr(_DEFAULTS, name)
     }
-    return msgspec.structs.replace(base, **changes, max_output_tokens=max_output_tokens)
+    return msgspec.structs.replace(base, **changes) if changes else base
+
+
+def instructed(said: tuple[Message, ...], instruction: str | None) -> tuple[Message, ...]:
+    """Messages with an instruction at the end of the leading system messages.
+
+    Where there is one it is made longer, since some servers take a single one only.
+    """
+    if instruction is None:
+        return said
+    leading = 0
+    while leading < len(said) and type(said[leading]) is SystemMessage:
+        leading += 1
+    if not leading:
+        return (SystemMessage(content=instruction), *said)
+    last = said[leading - 1]
+    assert type(last) is SystemMessage, "it leads"
+    longer = SystemMessage(content=f"{last.content}\n\n{instruction}")
+    return (*said[: leading - 1], longer, *said[leading:])

@@ -102,9 +102,17 @@ class Arguments:
             ArgumentsRefused: the model may correct its arguments.
             ToolDefinitionError: the schema or a type of the tool is at fault.
         """
-        value = _parsed(text) if text else {}
-        typed: Any = self._checked({} if value is None else value)
+        typed: Any = self.take(text)
         return typed if self._kind is None else msgspec.structs.asdict(typed)
+
+    def take(self, text: str) -> Any:
+        """The arguments as one value of the type, by the rules of `admit`.
+
+        Raises:
+            ArgumentsRefused, ToolDefinitionError: as `admit`.
+        """
+        value = _parsed(text) if text else {}
+        return self._checked({} if value is None else value)
 
     def decode(self, text: str) -> Any:
         """The value itself, of the type; ``""`` and ``null`` are no object here.

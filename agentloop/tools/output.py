@@ -10,13 +10,18 @@ other, and the arguments of a call are one. A type that is no object is the one 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 import msgspec
 
 from ..admission import parse
 from ..errors import InputError, OutputRefused, ToolDefinitionError
+from ..messages import FunctionSpec, ToolResult
 from .arguments import Arguments, ArgumentsRefused
+from .context import SelectionContext, ToolContext
+from .function import Tool
+from .policy import selection_policy
 from .schema import AdmittedSchema, admit_schema
 from .signature import struct_schema
 from .validator import compile_check
@@ -25,6 +30,8 @@ __all__ = ["TypedOutput"]
 
 T = TypeVar("T")
 
+_WHOLE: Final = "value"
+_TAKEN: Final = ToolResult.ok("The answer is taken.")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _STRICT_KEYWORDS: Final = frozenset({
     "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "exclusiveMaximum",
@@ -62,7 +69,7 @@ class TypedOutput(Generic[T]):
     schema: str
     strict: bool
     wrapped: bool
-    _arguments: Arguments
+    _arguments: _Whole
 
     @overload
     def __init__(self, of: type[T], *, name: str | None = None) -> None: ...
@@ -73,7 +80,7 @@ class TypedOutput(Generic[T]):
         try:
             kind, schema = _kind_and_schema(known, of)
             admitted = admit_schema(known, schema)
-            arguments = Arguments(known, lambda: compile_check(known, admitted), kind)
+            arguments = _Whole(known, lambda: compile_check(known, admitted), kind)
             if admitted.needs:
                 compile_check(known, admitted)  # now, since the validator of newer rules may be missing
         except ToolDefinitionError as error:
@@ -100,9 +107,43 @@ class TypedOutput(Generic[T]):
                 holds nothing of the text but names of the schema.
             ToolDefinitionError: the type is at fault: its own code raises, or changes what it is given.
         """
+        return self._value(lambda: self._arguments.decode(text))
+
+    def from_call(self, text: str) -> T:
+        """The value that the arguments of a call of `tool` say: as `decode`, but ``""`` and ``null`` are ``{}``.
+
+        It takes what that tool admits, and nothing else.
+
+        Raises:
+            OutputRefused, ToolDefinitionError: as `decode`.
+        """
+        return self._value(lambda: self._arguments.take(text))
+
+    def tool(self, description: str) -> Tool:
+        """The output as one more function that a model may call: a selection, whose value is the output's.
+
+        In an agent's loop the model is told that its answer is taken; the value is not repeated to it.
+        """
+        return Tool(
+            FunctionSpec(name=self.name, description=description, parameters=self.schema),
+            policy=selection_policy(errors=(), max_output_bytes=None),
+            kind="selection",
+            owner=f"output {self.name!r}",
+            function=self._resolve,
+            call=_taken,
+            lookup=None,
+            arguments=self._arguments,
+            resolve=self._resolve,
+        )
+
+    def _resolve(self, arguments: dict[str, Any], _context: SelectionContext) -> object:
+        value = arguments[_WHOLE]
+        return value.value if self.wrapped else value
+
+    def _value(self, take: Callable[[], Any]) -> T:
         refused: OutputRefused
         try:
-            value = self._arguments.decode(text)
+            value = take()
         except ArgumentsRefused as error:
             refused = OutputRefused(error.code, error.rule)
         else:
@@ -111,6 +152,19 @@ class TypedOutput(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<TypedOutput {self.name!r}>"
+
+
+class _Whole(Arguments):
+    """Admits the arguments of an output as one value, since a type need not have members that are keywords."""
+
+    __slots__ = ()
+
+    def admit(self, text: str) -> dict[str, Any]:
+        return {_WHOLE: self.take(text)}
+
+
+def _taken(_arguments: dict[str, Any], _context: ToolContext[Any]) -> ToolResult:
+    return _TAKEN
 
 
 def _name(of: Any, given: str | None) -> str:

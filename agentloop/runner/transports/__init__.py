@@ -2,7 +2,7 @@
 
 from .json_call import JsonCall
 from .native import NativeCall
-from .session import Session, SessionCall, SessionReply
+from .session import SESSION, Session, SessionCall, SessionReply
 from .structured import Route, Structured
 from .text import PLAIN_TEXT, PlainText
 
@@ -12,6 +12,7 @@ __all__ = [
     "PLAIN_TEXT",
     "PlainText",
     "Route",
+    "SESSION",
     "Session",
     "SessionCall",
     "SessionReply",

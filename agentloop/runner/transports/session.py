@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,7 +13,10 @@ from ..transport import Interaction, Stage
 from .calls import CallsCollector
 from .rules import declared_chars, fitting, require_id, require_tools
 
-__all__ = ["Session", "SessionCall", "SessionReply"]
+__all__ = ["SESSION", "Session", "SessionCall", "SessionReply"]
+
+SESSION: Final = "core:session"
+"""Id of the session by which an agent with tools asks."""
 
 
 class SessionCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Literal, TypeVar, get_args, overload
 
 from ...errors import InputError, OutputRefused
-from ...messages import FunctionSpec, ModelOptions, ModelReply, ResponseFormat, ToolChoice
-from ...tools import TypedOutput
+from ...messages import ModelOptions, ModelReply, ResponseFormat, ToolChoice
+from ...tools import Tool, TypedOutput
 from ...wire.dialect import Dialect
 from ..transport import Interaction, Stage
 from .calls import CallsCollector
@@ -104,9 +104,17 @@ class Structured(Generic[T]):
         """The type with its schema and its decode."""
         return self._output
 
+    @property
+    def function(self) -> Tool:
+        """The output function, whose arguments are the value; what the ``call`` route shows the model."""
+        return self._output.tool(_DESCRIPTION)
+
     def prepare(self, stage: Stage, /) -> Interaction[T]:
         """An interaction by the route that is asked for, or else by the first that the dialect has."""
-        route = self._route or _route(stage.dialect)
+        return self.by_route(self._route or _route(stage.dialect), stage)
+
+    def by_route(self, route: Route, stage: Stage) -> Interaction[T]:
+        """An interaction by this route, whatever was asked for and the dialect says."""
         if route == "json_schema":
             return self._by_schema()
         return self._by_call(stage.dialect) if route == "call" else self._by_text()
@@ -123,8 +131,7 @@ class Structured(Generic[T]):
         )
 
     def _by_call(self, dialect: Dialect) -> Interaction[T]:
-        output = self._output
-        spec = FunctionSpec(name=output.name, description=_DESCRIPTION, parameters=output.schema)
+        output, spec = self._output, self.function.spec
         choice = ToolChoice(name=output.name)
         forced = ModelOptions(tool_choice=choice, parallel_tool_calls=False) if dialect.forced_call else ModelOptions()
 
