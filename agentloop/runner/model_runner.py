@@ -36,7 +36,7 @@ from ..messages import Message
 from ..providers import Provider
 from ..sinks import Diagnostics, Observer, Sink, require_observer
 from ..tools import ToolSet
-from .built import BuiltContext, Summary, SummaryOf
+from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
 from .children import Family
 from .collection import Collection
 from .context import ContextPlan
@@ -55,7 +55,7 @@ from .options import (
     registry,
 )
 from .prepared import Measurement, Prepared, check_measured, measured, prepared_by
-from .summaries import SUMMARY_STAGE, build_context, counter_of
+from .summaries import SUMMARY_STAGE, Purpose, build_context, counter_of, require_summary
 from .transport import Stage, Transport
 
 __all__ = ["ModelResult", "ModelRunner"]
@@ -332,6 +332,8 @@ class ModelRunner:
             LimitExceeded: the request is too large for the provider, or the store is full.
             PersistenceError: the store stopped. BaseException: what the signal was cancelled with.
             Exception: what the sink, or a transport of your own, raised.
+            Any of these, for a summary that a plan needs: what was made before it stays stored, and is
+            not made again where it is handed to `build` as known.
         """
         began = self._host.clock()
         if prepared is None:
@@ -351,6 +353,7 @@ class ModelRunner:
                 )
             if type(input) is ContextPlan:
                 context = await self._build(input, ())
+                began = self._host.clock()  # the calls that were made for it have times of their own
             return await self._invoke(context, prepared, began)
 
     # -- children
@@ -443,18 +446,28 @@ class ModelRunner:
             self._busy = False
 
     async def _build(self, plan: ContextPlan, summaries: Sequence[SummaryOf]) -> BuiltContext:
-        async def ask(messages: tuple[Message, ...], summary: Summary) -> tuple[str, str]:
-            prepared = self.prepare(stage_id=SUMMARY_STAGE, max_output_tokens=summary.max_tokens)
-            context = BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))
-            result = await self._invoke(context, prepared, self._host.clock())
-            return result.value, result.invocation.ref or ""
+        async def ask(needed: NeedsSummary, messages: tuple[Message, ...]) -> tuple[str, str]:
+            return await self._summarise(needed.summary, messages)
 
         sizes = self._per_call.sizes
         return await build_context(
             plan, plan.messages, ask, summaries=summaries, tokens=sizes.tokens, max_chars=sizes.max_input_chars
         )
 
-    async def _invoke(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
+    async def _summarise(
+        self, summary: Summary, messages: tuple[Message, ...], purpose: Purpose | None = None
+    ) -> tuple[str, str]:
+        """Make the call of one summary; return its text, and the run that it is stored as."""
+        prepared = self.prepare(stage_id=SUMMARY_STAGE, max_output_tokens=summary.max_tokens)
+        context = BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))
+        result = await self._invoke(context, prepared, self._host.clock(), purpose)
+        ref = result.invocation.ref
+        assert ref is not None, "a call is stored"
+        return require_summary(result.value, ref), ref
+
+    async def _invoke(
+        self, context: BuiltContext, prepared: Prepared[T], began: float, purpose: Purpose | None = None
+    ) -> ModelResult[T]:
         """Preflight; wait for a turn among children; then the call, within its time."""
         if self._watchers:
             self._host.observe(self._watchers)
@@ -466,7 +479,7 @@ class ModelRunner:
             _NO_WAIT if turn is None else turn,
             Bound(self._signal, self._per_call.timeout),
         ):
-            return await self._call(prepared.messages(context.messages), prepared, began)
+            return await self._call(prepared.messages(context.messages), prepared, began, purpose)
 
     def _preflight(self, prepared: Prepared[Any], context: BuiltContext) -> None:
         try:
@@ -479,10 +492,14 @@ class ModelRunner:
             )
             raise
 
-    async def _call(self, messages: tuple[Message, ...], prepared: Prepared[T], began: float) -> ModelResult[T]:
-        host, ref = self._host, self._host.new_id()
+    async def _call(
+        self, messages: tuple[Message, ...], prepared: Prepared[T], began: float, purpose: Purpose | None
+    ) -> ModelResult[T]:
+        host = self._host
+        ref = host.new_id() if purpose is None else purpose.ref
         basis = CallBasis(
-            parent=self._diagnostics.span_id,
+            parent=self._diagnostics.span_id if purpose is None else purpose.parent,
+            origins=() if purpose is None else purpose.origins,
             stage_id=prepared.stage_id,
             transport=prepared.transport,
             route=prepared.route,
@@ -495,6 +512,7 @@ class ModelRunner:
             options=prepared.options,
             tools=prepared.interaction.tools,
             call=basis,
+            fresh=purpose is None,
         )
         try:
             scope = self._scope(turn, prepared)
@@ -508,7 +526,7 @@ class ModelRunner:
         finally:
             prepared.used = prepared.used or turn.model_calls > 0
             self._count += turn.model_calls
-            await host.leave(ref)
+            await host.leave(ref, keep=purpose is not None)
         return self._result(turn, collection.value)
 
     async def _attempts(self, scope: Scope, prepared: Prepared[T], began: float | None) -> Collection[T]:
