@@ -342,6 +342,9 @@ class Runtime(Conversations, UnfinishedRuns):
         if known is not None:
             known.require_outside()
         messages = admitted(asking, input)
+        conversation = options.get("conversation")
+        if agent.context is not None and conversation is not None:
+            return await self._runs.open_within(agent, asking, messages, options, conversation=conversation, kept=kept)
         return await self._runs.attend(lambda: self._runs.open(agent, asking, messages, options, kept=kept))
 
     def _check_checkpoint(self, tools: ToolSet, options: RunOptions, *, kept: bool) -> None:

@@ -21,12 +21,17 @@ from ..messages import UserMessage
 __all__ = [
     "ContextCut",
     "SUMMARY_HEADING",
+    "SUMMARY_STAGE",
     "TurnSummary",
     "summary_message",
 ]
 
 SUMMARY_HEADING: Final = "Summary of earlier messages of this conversation:"
 """How a summary begins where a model reads it."""
+
+
+SUMMARY_STAGE: Final = "summary"
+"""The stage of the model calls that make summaries."""
 
 
 def summary_message(text: str) -> UserMessage:

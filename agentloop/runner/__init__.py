@@ -9,6 +9,7 @@ from .input import ModelInput
 from .model_runner import ModelResult, ModelRunner
 from .options import Execution, RunnerOptions
 from .prepared import Measurement, Prepared
+from .summaries import Purpose, build_context
 from .tokens import TokenBudget, TokenCounter
 from .transport import Collector, Fragment, Interaction, Stage, Transport
 from .transports import (
@@ -43,6 +44,7 @@ __all__ = [
     "PLAIN_TEXT",
     "PlainText",
     "Prepared",
+    "Purpose",
     "Route",
     "RunnerOptions",
     "Session",
@@ -58,6 +60,7 @@ __all__ = [
     "Transport",
     "asked_by_route",
     "asked_plainly",
+    "build_context",
     "has_begun",
     "run_children",
 ]

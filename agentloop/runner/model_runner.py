@@ -30,7 +30,7 @@ from ..errors import (
     StreamRefused,
 )
 from ..events import Journal, ModelCallRecord, ModelCallTrace, RequestRejected
-from ..exchange import CallBasis, Turn
+from ..exchange import SUMMARY_STAGE, CallBasis, Turn
 from ..limits import JSON_BYTES, LoopLimits, check_count
 from ..messages import Message
 from ..providers import Provider
@@ -55,7 +55,7 @@ from .options import (
     registry,
 )
 from .prepared import Measurement, Prepared, check_measured, measured, prepared_by
-from .summaries import SUMMARY_STAGE, Purpose, build_context, counter_of, require_summary
+from .summaries import Purpose, build_context, counter_of, require_summary
 from .transport import Stage, Transport
 
 __all__ = ["ModelResult", "ModelRunner"]
@@ -447,17 +447,24 @@ class ModelRunner:
 
     async def _build(self, plan: ContextPlan, summaries: Sequence[SummaryOf]) -> BuiltContext:
         async def ask(needed: NeedsSummary, messages: tuple[Message, ...]) -> tuple[str, str]:
-            return await self._summarise(needed.summary, messages)
+            return await self.summarise(needed.summary, messages)
 
         sizes = self._per_call.sizes
         return await build_context(
             plan, plan.messages, ask, summaries=summaries, tokens=sizes.tokens, max_chars=sizes.max_input_chars
         )
 
-    async def _summarise(
+    async def summarise(
         self, summary: Summary, messages: tuple[Message, ...], purpose: Purpose | None = None
     ) -> tuple[str, str]:
-        """Make the call of one summary; return its text, and the run that it is stored as."""
+        """Make the call of one summary, for whoever builds a context; return its text and what it is stored as.
+
+        Args:
+            messages: what is read; the last one asks.
+
+        Raises:
+            As `invoke`. OutputRefused: also for an empty text.
+        """
         prepared = self.prepare(stage_id=SUMMARY_STAGE, max_output_tokens=summary.max_tokens)
         context = BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))
         result = await self._invoke(context, prepared, self._host.clock(), purpose)

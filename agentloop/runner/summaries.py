@@ -21,10 +21,7 @@ from .context import ContextPlan
 from .tokens import TokenBudget
 from .transports import PLAIN_TEXT
 
-__all__ = ["Ask", "Purpose", "SUMMARY_STAGE", "build_context", "counter_of", "require_summary"]
-
-SUMMARY_STAGE: Final = "summary"
-"""The stage of the calls that make summaries."""
+__all__ = ["Ask", "Purpose", "build_context", "counter_of", "require_summary"]
 
 _MARK: Final = " [cut]"
 
