@@ -313,8 +313,6 @@ async def test_the_answer_is_asked_for_in_the_callers_way_and_the_summary_as_tex
     assert result.value == Ticket(title="x")
     assert [request.options.response_format is None for request in provider.requests] == [True, False]
 
-    return msgspec.Struct
-
 
 # -- what a provider wants back
 

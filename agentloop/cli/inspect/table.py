@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from .views import AttemptView, CallView, RunView, StoreView
-from .words import answered, clean, clock, counted, duration, place, size, tokens
+from .words import answered, clean, clock, counted, cut, duration, place, size, tokens
 
 __all__ = ["Style", "store_lines", "timeline_lines"]
 
@@ -136,6 +136,8 @@ def _facts(run: RunView, style: Style) -> Iterator[str]:
         ("conversation", run.conversation),
         ("continues", run.continues),
         ("branch of", run.source),
+        ("asked", cut(run)),
+        ("call for", run.call_of),
         ("opened", f"{clock(run.opened_at_ms)} UTC"),
         ("took", duration(run.duration_ms)),
         ("calls", f"{counted(run.model_calls, 'model call')}, {counted(run.tool_calls, 'tool execution')}"),

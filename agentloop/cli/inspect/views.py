@@ -127,6 +127,9 @@ class RunView(View):
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
         model_calls, tool_calls: how many were started. bytes: of all its records, in the form of today.
         author: who redacted it.
+        call_of: the run, or the request, that it is a runner's model call for; None for a run of an agent.
+        left_out, summarised: earlier turns that its requests do not hold, and those that summaries
+            stand for. summaries: the calls that made these, oldest first; None where a host wrote one.
     """
 
     run_id: str
@@ -145,6 +148,10 @@ class RunView(View):
     continues: str | None = None
     source: str | None = None
     author: str | None = None
+    call_of: str | None = None
+    left_out: int = 0
+    summarised: int = 0
+    summaries: list[str | None] = []
     unsettled: int = 0
     model_calls: int = 0
     tool_calls: int = 0
