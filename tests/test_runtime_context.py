@@ -697,9 +697,9 @@ async def test_inspect_shows_a_cut_and_the_call_that_made_its_summary(
         assert main(["inspect", path, *words]) == 0
         return capsys.readouterr().out
 
-    assert "asked         with 1 summary of 2 (r4/summary/1)" in await asyncio.to_thread(inspect, "--run", "r4")
-    assert "asked         without 3 turns" in await asyncio.to_thread(inspect, "--run", "r5")
-    assert "call for      r4" in await asyncio.to_thread(inspect, "--run", "r4/summary/1")
+    assert "asked        with 1 summary of 2 (r4/summary/1)" in await asyncio.to_thread(inspect, "--run", "r4")
+    assert "asked        without 3 turns" in await asyncio.to_thread(inspect, "--run", "r5")
+    assert "call for     r4" in await asyncio.to_thread(inspect, "--run", "r4/summary/1")
     assert "asked" not in await asyncio.to_thread(inspect, "--run", "r3")
     views = {run["run_id"]: run for run in json.loads(await asyncio.to_thread(inspect, "--json"))["runs"]}
     shown = {name: views["r4"][name] for name in ("left_out", "summarised", "summaries", "call_of")}

@@ -24,6 +24,8 @@ from agentloop.exchange import (
     TurnSummary,
     branch,
     canonical_bytes,
+    checkpoint_in,
+    checkpoint_of,
     origin_digest,
     restore,
     summary_message,
@@ -252,6 +254,13 @@ def test_starting_the_same_run_again_adds_nothing_whatever_it_would_be_asked_wit
     for cut in (None, drop("r2"), drop("nobody")):
         assert desk.opening("r4", user("four"), conversation="c", context=cut) == ()
     assert first.opened.context == drop("r1")
+
+
+def test_the_point_of_a_run_is_read_without_the_turns_that_it_is_not_asked_with() -> None:
+    desk = talk()
+    turn = turn_of(desk, "r4", user("four"), context=drop("r1"))
+    own = [fact for fact in desk.facts if fact.run_id == "r4"]
+    assert checkpoint_in(own) == checkpoint_of(turn)
 
 
 WRONG: list[tuple[ContextCut, str]] = [
