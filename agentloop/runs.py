@@ -82,7 +82,7 @@ class Runs:
     def begin(self, observers: Sequence[Observer]) -> None:
         """Begin what goes on beside the runs: observing, and on a durable store the renewal of leases."""
         mark = self._life.mark()
-        self._observers = self.host.observers = ObserverHub(observers)
+        self._observers = self.host.hub = ObserverHub(observers)
         self._life.unmark(mark)
         if self._store.durable:
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="agentloop leases")

@@ -284,6 +284,8 @@ class _Attempt:
         fault = None if collecting is None else collecting.finish(reply)
         if self._pending is None and fault is None:
             await self.tell_parsed(reply)
+        if collecting is not None and fault is None:
+            collecting.check()
         await self._take(reply, fault)
         if fault is not None:
             raise fault
@@ -394,7 +396,10 @@ class _Attempt:
             return error.code
         if self._paused(error):
             return "paused"
-        return "delivery" if isinstance(error, Exception) else "cancelled"
+        if isinstance(error, Exception):
+            return "delivery"
+        reason = self._scope.reason()
+        return reason.code if isinstance(reason, AgentLoopError) else "cancelled"
 
     # -- telling
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ..events import Event, ModelEnd, OutputEvent, event_id
 from ..limits import MODEL_END_SECONDS
+from .cancels import put_off, take_cancel
 from .feed import Feed
 from .observers import ObserverHub
 from .sink import Sink
@@ -124,11 +125,15 @@ class Emitter:
 
         When the run is ending because its sink failed before, the run's own error tells of it.
 
-        A second cancel that arrives meanwhile is passed on after the event is published.
+        A cancel that was put off is raised after it, not in the sink. Another one that arrives meanwhile is
+        passed on after the event is published.
         """
         event = self._make(ModelEnd, invocation_id, fields)
         sequence = self._sequence
         task = asyncio.current_task()
+        kept = None
+        if self._sink is not None and task is not None and task.cancelling():
+            kept = await take_cancel()
         cancels = task.cancelling() if task is not None else 0
         try:
             if self._sink is not None:
@@ -143,3 +148,5 @@ class Emitter:
                 _log.exception("sink failed on model.end; the outcome stands")
         finally:
             self._publish(event, sequence)
+        if kept is not None:
+            put_off(kept)
