@@ -202,8 +202,11 @@ class Bound:
             if self._theirs:
                 put_off(met or asyncio.CancelledError())
         elif self._theirs:
-            if not isinstance(error, asyncio.CancelledError) or (met is not None and met.args):
-                raise met or _cancel_before(error)
+            cancel = _cancel_before(error)
+            if met is not None and (cancel is None or met.args):
+                cancel = met
+            if cancel is not error:
+                raise cancel or asyncio.CancelledError
         elif reason is not None and reason is not error:
             raise reason
 
@@ -233,9 +236,9 @@ class Bound:
             self._task.cancel()
 
 
-def _cancel_before(error: BaseException) -> asyncio.CancelledError:
-    """The cancel that was under way when ``error`` was raised; a new one where nothing kept it."""
+def _cancel_before(error: BaseException) -> asyncio.CancelledError | None:
+    """The cancel that was under way when ``error`` was raised; None where nothing kept it."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, asyncio.CancelledError):
         found = found.__context__
-    return found or asyncio.CancelledError()
+    return found

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ..effects import Bound, Signal
+from ..effects import Bound, Signal, settle
 from ..errors import BudgetError, InputError
 from ..limits import CHILD_CONCURRENT_CALLS, CHILD_COUNT, CHILD_DEPTH, check_count
 
@@ -119,11 +119,15 @@ async def run_children(tasks: Sequence[Callable[[], Awaitable[T]]], *, max_concu
 
 
 class _Failed(Exception):
-    """A task raised ``_Crew.first``; an exception of a kind that a task group ends for."""
+    """A task raised ``_Crew.first``."""
 
 
 class _Crew(Generic[T]):
-    """Workers that take one task after the other, until there is none or one has failed."""
+    """Workers that take one task after the other, until there is none or one has failed.
+
+    Not a task group: one of Python 3.11 leaves its own cancel on the count of its caller, and those of
+    other libraries cancel again at every await, which would cut off what a cancelled call has to tell.
+    """
 
     def __init__(self, tasks: Sequence[Callable[[], Awaitable[T]]]) -> None:
         self._waiting = iter(enumerate(tasks))
@@ -131,12 +135,14 @@ class _Crew(Generic[T]):
         self.first: BaseException | None = None
 
     async def run(self, workers: int) -> None:
+        crew = [asyncio.create_task(self._work(), name="agentloop child") for _ in range(workers)]
         try:
-            async with asyncio.TaskGroup() as group:  # which cancels each of them once, so that its end can be told
-                for _ in range(workers):
-                    group.create_task(self._work())
-        except* _Failed:
-            pass
+            if crew:
+                await asyncio.wait(crew, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for worker in crew:
+                worker.cancel()
+            await settle(_ended(crew))
         if self.first is not None:
             raise self.first
 
@@ -146,10 +152,14 @@ class _Crew(Generic[T]):
         for at, task in self._waiting:
             try:
                 self.results[at] = await task()
-            except (Exception, asyncio.CancelledError) as error:
-                if me.cancelling():  # it is only what ending it made of it
-                    raise asyncio.CancelledError from error
+            except BaseException as error:
+                if me.cancelling() and isinstance(error, Exception | asyncio.CancelledError):
+                    raise asyncio.CancelledError from error  # it is only what ending it made of it
                 self.first = self.first or error
                 raise _Failed from error
             if me.cancelling():  # the task kept that to itself; none is begun after it
                 raise asyncio.CancelledError
+
+
+async def _ended(crew: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*crew, return_exceptions=True)  # which is why no error of theirs is lost
