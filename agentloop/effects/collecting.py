@@ -34,7 +34,7 @@ class Collecting(Protocol):
         ...
 
     def check(self) -> None:
-        """Asked last before a reply with a value is stored.
+        """Asked before the request leaves, and last before a reply with a value is stored.
 
         Raises:
             asyncio.CancelledError: it is no longer wanted.

@@ -261,6 +261,7 @@ class _Attempt:
         scope, reasoning, limit = self._scope, self._scope.reasoning, self._scope.limits.reply_bytes
         collecting = self._collecting
         if collecting is not None:
+            collecting.check()
             collecting.begin()
         self.sending, handing = True, False
         try:

@@ -75,17 +75,12 @@ class Signal:
         """Whether it was cancelled, or its deadline is over."""
         return self.reason is not None
 
-    @property
-    def deadline(self) -> float | None:
-        """The earliest deadline here and above, on the clock; None where there is none."""
-        found = [parent.deadline for parent in self._parents]
-        times = [at for at in (self._deadline, *found) if at is not None]
-        return min(times) if times else None
-
     def seconds_left(self) -> float | None:
-        """Until the deadline, 0.0 when it is over; None where there is none."""
-        deadline = self.deadline
-        return None if deadline is None else max(0.0, deadline - self._clock())
+        """Until the earliest deadline here and above, each by its own clock; 0.0 when it is over, None without one."""
+        lefts = [parent.seconds_left() for parent in self._parents]
+        if self._deadline is not None:
+            lefts.append(max(0.0, self._deadline - self._clock()))
+        return min((left for left in lefts if left is not None), default=None)
 
     def check(self) -> None:
         """Go on, or raise what it was cancelled with.

@@ -97,6 +97,18 @@ def test_a_signal_has_the_earliest_deadline_of_its_own_and_those_above() -> None
     assert early.reason is reason
 
 
+def test_deadlines_of_several_clocks_are_not_compared() -> None:
+    slow, fast = FakeClock(now=1), FakeClock(now=1_000_000)
+    above = Signal(seconds=60, clock=slow)
+    below = Signal(parents=(above,), seconds=90, clock=fast)
+    assert below.seconds_left() == 60
+    fast.advance(40)
+    assert below.seconds_left() == 50
+    slow.advance(60)
+    assert below.seconds_left() == 0
+    assert below.reason is above.reason
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
