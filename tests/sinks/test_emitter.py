@@ -288,3 +288,24 @@ async def test_an_event_is_a_preview_and_no_fact() -> None:
     with pytest.raises((AttributeError, AssertionError)):
         desk.book.install([shown])
     assert (turn.entries, turn.exchanges) == ([], [])
+
+
+async def test_a_cancel_that_was_put_off_does_not_cut_the_last_event_off_and_is_raised_after_it() -> None:
+    """(R265)"""
+    got: list[Event] = []
+
+    class Slow:
+        async def emit(self, event: OutputEvent) -> None:
+            await asyncio.sleep(0)
+            got.append(event)
+
+    line = Line(sink=Slow())
+    await line.start()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel("the host's words")
+    await line.end("cancelled")
+    assert [event.type for event in got] == ["model.start", "model.end"]
+    with pytest.raises(asyncio.CancelledError, match="the host's words"):
+        await asyncio.sleep(0)
+    assert task.uncancel() == 0
