@@ -65,7 +65,7 @@ class Host:
         self.signal = Signal("host", clock=clock)
         self.observers: ObserverHub | None = None
         self._owns_observers = False
-        self._open = 0
+        self._open: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended: deque[str] = deque()
@@ -104,7 +104,7 @@ class Host:
         Raises:
             LimitExceeded: the store is full. PersistenceError: it stopped.
         """
-        self._open += 1
+        self._open.add(ref)
         self._idle.clear()
         catalogue = digest(_DOMAIN, [spec.name for spec in tools])
         origin_id, now = self.new_id(), self.now_ms()
@@ -129,9 +129,13 @@ class Host:
         try:
             await (settle(work) if self.store.waits else work)
         except BaseException:
-            self._left()
+            self._left(ref)
             raise
         return self.store.book.turn(ref)
+
+    def goes_on(self, ref: str) -> bool:
+        """Whether a call of this host is under way as that run."""
+        return ref in self._open
 
     async def end(self, turn: Turn, outcome: RunOutcome, reason: str) -> None:
         """Store the end of a call that brought no value; harmless where it has one."""
@@ -154,7 +158,7 @@ class Host:
         except AgentLoopError as error:  # no matter of the call
             _log.warning("the run of a model call could not be given up or dropped: %s", error)
         finally:
-            self._left()
+            self._left(ref)
 
     async def close(self) -> None:
         """Cut off the calls under way, and wait until they have stored their ends. Idempotent."""
@@ -164,8 +168,8 @@ class Host:
             hub, self.observers = self.observers, None
             await hub.close(CLOSE_SECONDS)
 
-    def _left(self) -> None:
-        self._open -= 1
+    def _left(self, ref: str) -> None:
+        self._open.discard(ref)
         if not self._open:
             self._idle.set()
 
