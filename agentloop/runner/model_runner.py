@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from ..effects import Bound, Label, Rejected, Scope, Signal, deliver_cancel, next_attempt, rest, send, settle
+from ..effects import Bound, Label, Rejected, Scope, Signal, deliver_cancel, next_attempt, rest, send
 from ..errors import (
     AgentLoopError,
     BudgetError,
@@ -176,7 +176,7 @@ class ModelRunner:
     @property
     def last_call(self) -> ModelCallTrace | None:
         """The newest call of its own that ended; to look at, not to match results by."""
-        return self.journal.model[-1] if self.journal.model else None
+        return self.journal.last_model
 
     # -- calling
 
@@ -502,15 +502,15 @@ class ModelRunner:
             scope = self._scope(turn, prepared)
             collection = await self._attempts(scope, prepared, began)
         except Rejected as rejected:
-            await settle(host.end(turn, "limit_reached", rejected.error.limit), last=True)
+            await host.end(turn, "limit_reached", rejected.error.limit, rejected.error)
             raise rejected.error from None
         except BaseException as error:
-            await settle(host.end(turn, *_ending(error)), last=True)
+            await host.end(turn, *_ending(error), error)
             raise
         finally:
             prepared.used = prepared.used or turn.model_calls > 0
             self._count += turn.model_calls
-            await settle(host.leave(ref), last=True)
+            await host.leave(ref)
         return self._result(turn, collection.value)
 
     async def _attempts(self, scope: Scope, prepared: Prepared[T], began: float | None) -> Collection[T]:
@@ -562,7 +562,9 @@ class ModelRunner:
 
     def _result(self, turn: Turn, value: T) -> ModelResult[T]:
         """The value with the record of the call, which the journal has as well."""
-        record = self.journal.model[-1].record()
+        last = self.journal.last_model
+        assert last is not None, "a call that ended is in the journal"
+        record = last.record()
         return ModelResult(value=value, invocation=msgspec.structs.replace(record, ref=turn.run_id))
 
     def _transport(self, given: Transport[Any] | str | None) -> Transport[Any]:
