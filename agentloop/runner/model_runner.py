@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from ..effects import Bound, Label, Rejected, Scope, Signal, deliver_cancel, next_attempt, rest, send
+from ..effects import Bound, Label, Rejected, Scope, Signal, next_attempt, rest, send
 from ..errors import (
     AgentLoopError,
     BudgetError,
@@ -497,8 +497,6 @@ class ModelRunner:
             call=basis,
         )
         try:
-            if host.store.waits:
-                await deliver_cancel()  # one that met the write of the origin; nothing is charged yet
             scope = self._scope(turn, prepared)
             collection = await self._attempts(scope, prepared, began)
         except Rejected as rejected:
