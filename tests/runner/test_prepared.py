@@ -152,7 +152,12 @@ def test_images_and_earlier_exchanges_are_weighed_by_their_texts() -> None:
     """(R242, R245)"""
     made, _ = runner()
     parts = (TextPart(text="abc"), ImagePart(url="https://example.test/a.png"))
-    said = [SystemMessage(content="12345"), UserMessage(content=parts), exchange("x"), UserMessage(content="z")]
+    said: list[al.Message] = [
+        SystemMessage(content="12345"),
+        UserMessage(content=parts),
+        exchange("x"),
+        UserMessage(content="z"),
+    ]
     assert made.measure(said, made.prepare()).message_chars == 5 + 3 + (9 + 2 + 11) + 1
 
 
@@ -397,6 +402,7 @@ async def test_a_transport_prepares_an_interaction_of_a_valid_request() -> None:
     made, _ = runner(transports=(own := Own(tools=[1]),))
     with pytest.raises(InputError, match="tools"):
         await made.invoke("q", transport=own)
+    stage_id: Any
     for stage_id in ("", "x" * 129, 3):
         with pytest.raises(InputError, match="stage_id: expected a string of 1 to 128 characters"):
-            made.prepare(stage_id=stage_id)  # type: ignore[call-overload]
+            made.prepare(stage_id=stage_id)
