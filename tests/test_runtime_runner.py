@@ -109,7 +109,7 @@ async def test_a_value_is_returned_once_it_is_stored(ground: Ground) -> None:
 async def test_runners_of_a_runtime_share_its_ledger_and_its_policy() -> None:
     """(R211)"""
     ledger = al.Ledger(model_calls=3)
-    script = [al.ConnectionFailed("no"), reply("a"), reply("b")]
+    script: list[Any] = [al.ConnectionFailed("no"), reply("a"), reply("b")]
     policy = al.ResendPolicy(delay=0.001)
     async with al.Runtime(ScriptedProvider(script), ledger=ledger, resend=policy) as runtime:
         one, two = runtime.runner(), runtime.runner(max_calls=5)
@@ -123,7 +123,6 @@ async def test_runners_of_a_runtime_share_its_ledger_and_its_policy() -> None:
 
 
 async def test_observers_of_the_runtime_hear_of_the_calls_and_of_what_was_refused() -> None:
-    """(R217)"""
     observer, failing = RecordingSink(), RecordingSink(fails_on=(al.Event, ValueError("no")))
     async with al.Runtime(ScriptedProvider([reply("hi")]), observers=[failing, observer]) as runtime:
         made = runtime.runner(max_calls=1)

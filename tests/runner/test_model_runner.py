@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, get_overloads
 
 import msgspec
 import pytest
@@ -101,6 +101,20 @@ async def test_a_transport_is_named_by_its_id_or_by_itself() -> None:
     by_handle = await made.invoke("q", transport=TICKET)
     by_id = await made.invoke("q", transport="structured:Ticket")
     assert by_handle.value == by_id.value == Ticket(invocation_id="mine", call_sequence=99)
+
+
+def test_the_type_of_a_value_is_that_of_the_handle_text_for_the_literal_id_and_object_for_other_ids() -> None:
+    """(R224)"""
+    for method, kind in ((al.ModelRunner.invoke, "ModelResult"), (al.ModelRunner.prepare, "Prepared")):
+        told = [
+            (form.__annotations__.get("transport", "-"), form.__annotations__["return"])
+            for form in get_overloads(method)
+        ]
+        assert told[:3] == [
+            ("Literal['core:plain-text'] | None", f"{kind}[str]"),
+            ("Transport[T]", f"{kind}[T]"),
+            ("str", f"{kind}[object]"),
+        ]
 
 
 @pytest.mark.parametrize(
