@@ -234,6 +234,9 @@ class Runs:
 
     async def _take_over(self, ref: str, check: Callable[[Turn], None] | None = None) -> Turn:
         """Own a run that goes on nowhere; the caller has its gate, as one may need who gives it up just now."""
+        if self.host.goes_on(ref):
+            rule = "expected a run that goes on nowhere, got a runner's model call under way, which its signal cancels"
+            raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
         if self.sends.of(ref) is None:
             await self._let_go(ref)
         return await self._store.take_over(ref, at_ms=self._now_ms(), check=check)

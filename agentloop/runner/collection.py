@@ -61,7 +61,11 @@ class Collection(Generic[T]):
         Raises:
             Exception: what the transport raised; OutputRefused, BudgetError: as `take`.
         """
-        collector = self._collector = self._create()
+        try:
+            collector = self._collector = self._create()
+        except OutputRefused as error:
+            self._name(error)
+            raise
         self._count(collector)
 
     def take(self, delta: TextDelta | CallDelta) -> None:

@@ -163,6 +163,10 @@ def prepared_by(
         raise InputError(f"{where}: expected create_response to be callable")
     if interaction.instruction is not None and type(interaction.instruction) is not str:
         raise InputError(f"{where}: expected an instruction of type str or None")
+    if type(interaction.route) is not str or not 1 <= len(interaction.route) <= 128:
+        raise InputError(f"{where}: expected a route of 1 to 128 characters")
+    if type(interaction.options) is not ModelOptions or interaction.options.max_output_tokens is not None:
+        raise InputError(f"{where}: expected ModelOptions without max_output_tokens, which the call says")
     check_count(f"{where}: schema_chars", interaction.schema_chars, 0)
     embeddable = min(interaction.schema_chars, len(interaction.instruction or ""))
     check_count(f"{where}: embedded_chars", interaction.embedded_chars, 0, embeddable)
@@ -230,8 +234,6 @@ _DEFAULTS = ModelOptions()
 def _merged(base: ModelOptions, over: ModelOptions, max_output_tokens: int) -> ModelOptions:
     """The runner's options with what a transport asks for, and the reservation of this call."""
     changes = {
-        name: value
-        for name in over.__struct_fields__
-        if (value := getattr(over, name)) != getattr(_DEFAULTS, name) and name != "max_output_tokens"
+        name: value for name in over.__struct_fields__ if (value := getattr(over, name)) != getattr(_DEFAULTS, name)
     }
     return msgspec.structs.replace(base, **changes, max_output_tokens=max_output_tokens)

@@ -71,7 +71,7 @@ class Emitter:
         self._parent_span_id = parent_span_id
         self.numbers = itertools.count(1) if numbers is None else numbers
         self._sequence = 0
-        self._sink_failed = False  # a sink's failure ends the run, so it is not told again in the log
+        self._sink_failed = False  # a sink's failure ends the call, so it is not told again in the log
 
     def _make(self, kind: type[E], invocation_id: str | None, fields: dict[str, Any]) -> E:
         self._sequence = sequence = next(self.numbers)
@@ -147,6 +147,7 @@ class Emitter:
             if not self._sink_failed:
                 _log.exception("sink failed on model.end; the outcome stands")
         finally:
+            self._sink_failed = False  # of this call; a runner's emitter tells of others as well
             self._publish(event, sequence)
         if kept is not None:
             put_off(kept)

@@ -174,8 +174,8 @@ async def test_a_medium_that_fails_ends_the_call_and_no_value_is_made(writes: in
 async def test_the_end_of_a_call_is_stored_once() -> None:
     host = Host.alone()
     turn = await host.open("r", **OPTIONS)
-    await host.end(turn, "failed", "x")
-    await host.end(turn, "cancelled", "y")
+    await host.end(turn, "failed", "x", LookupError())
+    await host.end(turn, "cancelled", "y", LookupError())
     await host.leave("r")
     facts = await host.store._backend.load()
     assert [(fact.outcome, fact.reason) for fact in facts if isinstance(fact, RunClosed)] == [("failed", "x")]

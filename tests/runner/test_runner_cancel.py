@@ -154,7 +154,7 @@ async def test_a_call_can_be_cut_off_at_every_await_of_it(
     assert last == ("StreamRefused" if answer == "breaks" else "completed")
     cut = {"task": "CancelledError", "signal": "Reason"}.get(way, "CallTimeout")
     early = outcomes.index(last)
-    assert early > 4
+    assert early > 2
     assert set(outcomes[:early]) == {cut}
     assert set(outcomes[early:]) == {last}  # once it stands, nothing takes it back
 

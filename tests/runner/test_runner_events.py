@@ -315,6 +315,8 @@ async def test_a_call_s_time_is_that_of_its_preparation_its_answer_and_its_deliv
             await super().emit(event)
 
     class Careful(al.PlainText):
+        id = "careful"
+
         def prepare(self, stage: al.Stage) -> al.Interaction[str]:
             clock.advance(10)
             return super().prepare(stage)

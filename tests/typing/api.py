@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, assert_never, assert_type
+from typing import Any, TypedDict, assert_never, assert_type
+
+import msgspec
 
 import agentloop as al
+from agentloop.runner import (
+    Collector,
+    Fragment,
+    Interaction,
+    JsonCall,
+    NativeCall,
+    PlainText,
+    Session,
+    SessionReply,
+    Stage,
+    Structured,
+    Transport,
+)
 
 
 class Notes:
@@ -230,3 +246,108 @@ class Printing:
 
 
 as_sink: al.Sink = Printing()
+
+
+class Ticket(msgspec.Struct):
+    """A typed value."""
+
+    title: str
+
+
+class Point(TypedDict):
+    """Another one."""
+
+    x: int
+
+
+def structured_values_have_their_type(stage: Stage) -> None:
+    assert_type(Structured(Ticket), Structured[Ticket])
+    assert_type(Structured(Point, id="point", route="call"), Structured[Point])
+    assert_type(Structured(list[int]), Structured[list[int]])
+    assert_type(Structured(dict[str, Ticket]), Structured[dict[str, Ticket]])
+    assert_type(Structured(int, name="count"), Structured[int])
+    named: Structured[Ticket | None] = Structured(Ticket | None)
+    assert_type(Structured(Ticket).prepare(stage), Interaction[Ticket])
+    assert_type(named.output.decode(""), Ticket | None)
+    as_transport: Transport[Ticket] = Structured(Ticket)
+    assert_type(as_transport.prepare(stage).create_response(), Collector[Ticket])
+
+
+def transports_have_the_types_of_their_values(stage: Stage, reply: al.ModelReply, tools: al.ToolSet) -> None:
+    assert_type(PlainText().prepare(stage).create_response().finish(reply), str)
+    assert_type(NativeCall("a", tools).prepare(stage).create_response().finish(reply), object)
+    assert_type(JsonCall("b", [read_note]).prepare(stage).create_response().finish(reply), object)
+    assert_type(Session("c", tools=tools).prepare(stage).create_response().finish(reply), SessionReply)
+    everything: list[Transport[Any]] = [PlainText(), NativeCall("a", tools), Session("c", tools=[read_note])]
+    everything.clear()
+
+
+class Counting:
+    """A collector is anything with these members (R202)."""
+
+    output_chars = 0
+
+    def push(self, fragment: Fragment, /) -> None:
+        self.output_chars += 1
+
+    def finish(self, reply: al.ModelReply, /) -> int:
+        return self.output_chars
+
+
+class Pieces:
+    """So is a transport."""
+
+    id = "pieces"
+
+    def prepare(self, stage: Stage, /) -> Interaction[int]:
+        return Interaction(create_response=Counting, route="pieces")
+
+
+pieces: Transport[int] = Pieces()
+
+
+async def calls_of_a_runner_have_the_types_of_their_values(
+    runtime: al.Runtime, name: str, talk: list[al.Message]
+) -> None:
+    ticket = Structured(Ticket)
+    runner = runtime.runner(transports=(ticket, pieces), max_calls=4, max_input_chars=math.inf)
+    assert_type(runner, al.ModelRunner)
+    assert_type(await runner.invoke("q"), al.ModelResult[str])
+    assert_type((await runner.invoke(talk, stage_id="a", max_output_tokens=5)).value, str)
+    assert_type(await runner.invoke("q", transport="core:plain-text"), al.ModelResult[str])
+    assert_type(await runner.invoke("q", transport=ticket), al.ModelResult[Ticket])
+    assert_type((await runner.invoke("q", transport=pieces)).value, int)
+    assert_type(await runner.invoke("q", transport="structured:Ticket"), al.ModelResult[object])
+    assert_type(await runner.invoke("q", transport=name), al.ModelResult[object])
+    result = await runner.invoke("q")
+    assert_type(result.invocation, al.ModelCallRecord)
+    assert_type(runner.last_call, al.ModelCallTrace | None)
+
+
+async def prepared_calls_have_the_types_of_their_values(provider: al.Provider, name: str) -> None:
+    ticket = Structured(Ticket)
+    runner = al.ModelRunner(provider, models={"fast": provider}, transports=[ticket], execution=al.Execution())
+    assert_type(runner.prepare(), al.Prepared[str])
+    assert_type(runner.prepare(transport="core:plain-text"), al.Prepared[str])
+    assert_type(runner.prepare(transport=name), al.Prepared[object])
+    prepared = runner.prepare(stage_id="triage", transport=ticket, model_id="fast")
+    assert_type(prepared, al.Prepared[Ticket])
+    assert_type(runner.measure("q", prepared), al.Measurement)
+    assert_type(runner.measure("q", prepared).within_budget, bool)
+    assert_type(await runner.invoke("q", prepared=prepared), al.ModelResult[Ticket])
+
+
+async def children_of_a_runner_have_the_types_of_what_they_do(runner: al.ModelRunner, signal: al.Signal) -> None:
+    ticket = Structured(Ticket)
+    child = runner.child("part", max_calls=2, reserve_calls=1, timeout=5, transports=(ticket,), signal=signal)
+    assert_type(child, al.ModelRunner)
+    pair = child.execution
+    assert_type(pair, al.Execution)
+    assert_type(pair.signal, al.Signal | None)
+    assert_type(pair.diagnostics, al.Diagnostics | None)
+
+    async def ask() -> Ticket:
+        return (await child.invoke("q", transport=ticket)).value
+
+    assert_type(await al.run_children([ask, ask], max_concurrent=2), list[Ticket])
+    assert_type(await al.run_children([lambda: runner.invoke("q")], max_concurrent=1), list[al.ModelResult[str]])
