@@ -153,8 +153,6 @@ class _Crew(Generic[T]):
             try:
                 self.results[at] = await task()
             except BaseException as error:
-                if me.cancelling() and isinstance(error, Exception | asyncio.CancelledError):
-                    raise asyncio.CancelledError from error  # it is only what ending it made of it
                 self.first = self.first or error
                 raise _Failed from error
             if me.cancelling():  # the task kept that to itself; none is begun after it

@@ -11,7 +11,7 @@ import pytest
 
 import agentloop as al
 from agentloop.effects import Bound
-from agentloop.exchange import SendStarted
+from agentloop.exchange import OriginOpened, RunClosed, SendStarted
 from agentloop.testing import FakeClock, RecordingSink, ScriptedProvider, broken, reply
 from tests.runner.calls import LazySink, check_calls, facts_of, runner_on
 from tests.runs import SlowBackend, other_tasks
@@ -259,6 +259,34 @@ async def test_a_sink_that_keeps_a_cancel_to_itself_does_not_make_a_value_of_the
         assert type(cut.error) is {"task": asyncio.CancelledError, "signal": Reason}.get(way, al.CallTimeout)
         facts = await facts_of(runner)
     check_calls(seen.events, facts, [])
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_that_is_cut_off_while_it_is_opened_costs_nothing(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(R278)"""
+    cut, seen = Cut(way, monkeypatch), RecordingSink()
+
+    async def hook(facts: Any) -> None:
+        if isinstance(facts[0], OriginOpened):
+            if way == "task":
+                task.cancel("the host's words")
+            else:
+                cut.act()
+            cut.acted = True
+
+    provider = ScriptedProvider([])
+    options: Any = {"execution": al.Execution(signal=cut.above), "observers": [seen], "max_calls": 3}
+    async with runner_on(SlowBackend(hook), provider, **options) as runner:
+        task = asyncio.create_task(cut.call(runner))
+        await task
+        cut.check()
+        facts = await facts_of(runner)
+        assert (runner.call_count, runner.remaining_calls) == (0, 3)
+    check_calls(seen.events, facts, [])
+    assert [type(fact) for fact in facts] == [OriginOpened, RunClosed]
+    assert seen.events == []
 
 
 @pytest.mark.parametrize(
