@@ -82,11 +82,11 @@ class Signal:
         return min(times) if times else None
 
     def seconds_left(self) -> float | None:
-        """Until the deadline, 0.0 when it is over; None where there is none. Each deadline is told by its own clock."""
-        found = [parent.seconds_left() for parent in self._parents]
-        own = None if self._deadline is None else self._deadline - self._clock()
-        lefts = [left for left in (own, *found) if left is not None]
-        return max(0.0, min(lefts)) if lefts else None
+        """Until the earliest deadline here and above, each by its own clock; 0.0 when it is over, None without one."""
+        lefts = [parent.seconds_left() for parent in self._parents]
+        if self._deadline is not None:
+            lefts.append(max(0.0, self._deadline - self._clock()))
+        return min((left for left in lefts if left is not None), default=None)
 
     def check(self) -> None:
         """Go on, or raise what it was cancelled with.

@@ -104,8 +104,6 @@ class Host:
         Raises:
             LimitExceeded: the store is full. PersistenceError: it stopped.
         """
-        self._open.add(ref)
-        self._idle.clear()
         catalogue = digest(_DOMAIN, [spec.name for spec in tools])
         origin_id, now = self.new_id(), self.now_ms()
         work = self.store.open_run(
@@ -126,6 +124,8 @@ class Host:
             conversation=None,
             fresh=True,
         )
+        self._open.add(ref)
+        self._idle.clear()
         try:
             await self._whole(work)
         except BaseException:
