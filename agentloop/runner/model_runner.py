@@ -225,18 +225,15 @@ class ModelRunner:
         if type(stage_id) is not str or not 1 <= len(stage_id) <= 128:
             raise InputError("stage_id: expected a string of 1 to 128 characters")
         per_call, name = self._per_call, self._models.name(model_id)
-        if max_output_tokens is None:
-            max_output_tokens = per_call.max_output_tokens
-        check_count("max_output_tokens", max_output_tokens, 1)
-        if per_call.sizes.tokens is not None:
+        options = per_call.reserving(max_output_tokens)
+        if per_call.sizes.tokens is not None and max_output_tokens is not None:
             per_call.sizes.tokens.input_limit(max_output_tokens)
         return prepared_by(
             self,
             self._transport(transport),
             Stage(stage_id=stage_id, dialect=self._models.provider(name).dialect),
             model_id=name,
-            max_output_tokens=max_output_tokens,
-            options=per_call.options,
+            options=options,
         )
 
     def measure(self, input: ModelInput, prepared: Prepared[Any]) -> Measurement:

@@ -25,7 +25,7 @@ from ..messages import ModelOptions
 from ..providers import Provider
 from ..sinks import Diagnostics, Sink
 from .children import ChildLimits
-from .prepared import Sizes
+from .prepared import Sizes, require_asked
 from .tokens import TokenBudget
 from .transport import Transport
 from .transports import PlainText
@@ -169,13 +169,22 @@ class Models:
 
 
 class PerCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds each call of a runner and of its children; see `RunnerOptions`."""
+    """What bounds each call of a runner and of its children; see `RunnerOptions`.
+
+    ``options`` have the reservation of a call that says none.
+    """
 
     options: ModelOptions
     timeout: float
     sizes: Sizes
-    max_output_tokens: int
     reasoning: bool
+
+    def reserving(self, max_output_tokens: int | None) -> ModelOptions:
+        """The options of a call that may write so much; None is the runner's reservation, which is in them."""
+        if max_output_tokens is None:
+            return self.options  # the very object, whose encoding the calls of a runner share
+        check_count("max_output_tokens", max_output_tokens, 1)
+        return msgspec.structs.replace(self.options, max_output_tokens=max_output_tokens)
 
 
 def per_call(given: RunnerOptions) -> PerCall:
@@ -192,11 +201,13 @@ def per_call(given: RunnerOptions) -> PerCall:
         )
     max_output_tokens = given.get("max_output_tokens", MAX_OUTPUT_TOKENS)
     check_count("ModelRunner.max_output_tokens", max_output_tokens, 1)
+    options = _typed("options", given.get("options", ModelOptions()), ModelOptions)
+    options = msgspec.structs.replace(options, max_output_tokens=max_output_tokens)
+    require_asked(options)
     return PerCall(
-        options=_typed("options", given.get("options", ModelOptions()), ModelOptions),
+        options=options,
         timeout=timeout,
         sizes=_sizes(given, max_output_tokens),
-        max_output_tokens=max_output_tokens,
         reasoning=_typed("reasoning", given.get("reasoning", False), bool),
     )
 
