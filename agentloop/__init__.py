@@ -9,6 +9,7 @@ cycle. Layers 0 to 5 import neither asyncio, anyio, aiohttp nor a database drive
 this map and holds the imports to it.
 
     errors.py         0  every error a caller can catch: one tree, drawn at the top
+    error_info.py     1  any error as facts for programs, and which of several is raised
     limits.py         1  every default and range in one place
     admission/        2  strict JSON, canonical JSON, digests
     messages/         3  what is said, frozen; require_* checks what a host hands in
@@ -20,7 +21,6 @@ this map and holds the imports to it.
     persistence/      6  backends, and the store: append, then install, then publish
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, one tool execution
-    runner/           8  transports, and what a model call is measured by
     runner/           8  model calls without a loop: transports, context, budgets, children
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
@@ -31,6 +31,7 @@ this map and holds the imports to it.
     unsettled.py     10  what a host can ask about a run's effects: what is unsettled, what became of a send
     life.py          10  whether a runtime takes runs, in which event loop, and what has begun by it
     runs.py          11  the runs of a runtime: launched, taken up, driven, let go, ended
+    integrations/    11  what needs another package, a module for each
     conversations.py 12  conversations as a host sees them
     unfinished.py    12  what a process left unfinished, as a host sees it
     runtime.py       13  what a host calls: owns provider, store and runs; closes them in the right order
@@ -40,6 +41,7 @@ this map and holds the imports to it.
 
 from .agent import Agent
 from .effects import Ledger, ResendPolicy, Signal
+from .error_info import ErrorInfo, error_info
 from .errors import (
     AdmissionError,
     AgentLoopError,
@@ -233,6 +235,7 @@ __all__ = [
     "ENVELOPE_FIELDS",
     "EVENT_TYPES",
     "EVENT_VERSION",
+    "ErrorInfo",
     "Event",
     "ExchangeRef",
     "Execution",
@@ -366,6 +369,7 @@ __all__ = [
     "decode_tool_feedback",
     "decode_tool_result",
     "encode_event",
+    "error_info",
     "event_id",
     "event_sequence",
     "messages_chars",

@@ -118,8 +118,12 @@ class Conversations:
         overwritten in the file; Postgres drops them when it vacuums. Backups, and what other
         processes hold in memory, are not reached. Redacting again changes nothing.
 
+        A summary of this run that a later one is asked with is never left behind unsaid: runs that
+        hold one, and the call that made it, are redacted first.
+
         Raises:
-            LostError: no such run. ConflictError: it, or a run on its conversation, has not ended.
+            LostError: no such run. ConflictError: it, or a run on its conversation, has not ended;
+                or it names the runs that have to be redacted first.
             NotOwnerError: another process branches, redacts or forgets its conversation just now.
             PersistenceError: the store failed.
         """

@@ -15,6 +15,7 @@ from tests.source import PACKAGE, modules, public_names, tree
 CHOSEN = {
     "agentloop.agent": ["Agent"],
     "agentloop.effects": ["Ledger", "ResendPolicy", "Signal"],
+    "agentloop.error_info": ["ErrorInfo", "error_info"],
     "agentloop.exchange": [
         "BookLimits",
         "CallBasis",

@@ -11,6 +11,7 @@ from .checkpoint import (
     checkpoint_in,
     checkpoint_of,
 )
+from .cut import ContextCut, TurnSummary, summary_message
 from .encoding import canonical_bytes, origin_digest
 from .facts import (
     CallBasis,
@@ -43,6 +44,7 @@ __all__ = [
     "CallBasis",
     "Checkpoint",
     "CompletedPoint",
+    "ContextCut",
     "Conversation",
     "ConversationBranched",
     "Entry",
@@ -69,6 +71,7 @@ __all__ = [
     "ToolClaim",
     "ToolsPoint",
     "Turn",
+    "TurnSummary",
     "branch",
     "canonical_bytes",
     "checkpoint_in",
@@ -76,5 +79,6 @@ __all__ = [
     "move",
     "origin_digest",
     "restore",
+    "summary_message",
     "tombstone",
 ]

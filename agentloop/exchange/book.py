@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..errors import ConflictError, HistoryError, StaleHeadError
 from ..messages import FunctionSpec, Message, ModelOptions, ModelReply, ToolFeedback, Usage
+from .cut import ContextCut
 from .facts import (
     CallBasis,
     ExchangeRef,
@@ -62,11 +63,17 @@ class Book(Recovery):
         at_ms: int,
         checkpoint: bool = False,
         call: CallBasis | None = None,
+        context: ContextCut | None = None,
     ) -> tuple[Fact, ...]:
         """Fix a run's origin. Starting the same run again with the same input adds nothing (R82).
 
+        Args:
+            context: what its requests do not hold of the turns before. That of a run which is there
+                already stands, whatever it is.
+
         Raises:
-            ConflictError: the run id is taken by another input, or the origin id by another run.
+            ConflictError: the run id is taken by another input, or the origin id by another run; or
+                ``context`` does not fit the turns before.
             StaleHeadError: another run is on the conversation.
             LimitExceeded: the book is full (``origins``, ``total_bytes``, ``item_bytes``).
         """
@@ -82,7 +89,9 @@ class Book(Recovery):
         if origin_id in self._origins:
             raise ConflictError(f"origin {origin_id!r}", "expected an id that no other run has")
         continues = self._free_head(conversation)
-        encoded = self._encoded_origin(messages, options, tools)
+        if context is not None:
+            self.past(conversation, continues, messages).without(context)
+        encoded = self._encoded_origin(messages, options, tools, context)
         self._room.check(encoded.size, origins=1)
         before = None if continues is None else continues.digest
         opened = OriginOpened(
@@ -100,6 +109,7 @@ class Book(Recovery):
             at_ms=at_ms,
             checkpoint=checkpoint,
             call=call,
+            context=context,
         )
         return (opened,)
 

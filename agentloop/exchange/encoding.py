@@ -8,6 +8,7 @@ import msgspec
 
 from ..admission import canonical, digest_bytes
 from ..messages import FunctionSpec, Message, ModelOptions
+from .cut import ContextCut
 
 __all__ = ["EncodedFrame", "EncodedOrigin", "canonical_bytes", "origin_digest", "sorted_bytes"]
 
@@ -52,25 +53,37 @@ class EncodedOrigin:
     """What an origin says, encoded once: to be weighed, to be digested, to be installed.
 
     Attributes:
-        messages, frame: what was encoded. sizes: bytes of each message.
+        messages, frame, context: what was encoded. sizes: bytes of each message.
     """
 
-    __slots__ = ("_canonical_messages", "frame", "messages", "sizes")
+    __slots__ = ("_canonical_context", "_canonical_messages", "context", "frame", "messages", "sizes")
 
-    def __init__(self, messages: tuple[Message, ...], frame: EncodedFrame) -> None:
-        self.messages, self.frame = messages, frame
+    def __init__(
+        self,
+        messages: tuple[Message, ...],
+        frame: EncodedFrame,
+        context: ContextCut | None = None,
+    ) -> None:
+        self.messages, self.frame, self.context = messages, frame, context
+        self._canonical_context = b"" if context is None else sorted_bytes(context)
         encoded = [sorted_bytes(message) for message in messages]
         self.sizes = [len(message) for message in encoded]
         self._canonical_messages = b"[%b]" % b",".join(encoded)
 
     @property
     def size(self) -> int:
-        """Bytes of the messages as one array, of options and tools."""
-        return len(self._canonical_messages) + self.frame.size
+        """Bytes of the messages as one array, of options, tools and context."""
+        return len(self._canonical_messages) + self.frame.size + self.context_size
+
+    @property
+    def context_size(self) -> int:
+        """Bytes of the context, 0 where there is none."""
+        return len(self._canonical_context)
 
     def digest(self, continues: str | None) -> str:
         """The content digest; ``continues`` is the digest of the exchange that the origin follows."""
-        basis = b'{"continues":%b,"messages":%b,"options":%b,"tools":%b}' % (
+        basis = b'{%b"continues":%b,"messages":%b,"options":%b,"tools":%b}' % (
+            b'"context":%b,' % self._canonical_context if self.context is not None else b"",
             sorted_bytes(continues),
             self._canonical_messages,
             self.frame.canonical_options,
@@ -84,9 +97,10 @@ def origin_digest(
     options: ModelOptions,
     tools: tuple[FunctionSpec, ...],
     continues: str | None,
+    context: ContextCut | None = None,
 ) -> str:
     """The content digest of an origin; ``continues`` is the digest of the exchange it follows."""
-    return EncodedOrigin(messages, EncodedFrame(options, tools)).digest(continues)
+    return EncodedOrigin(messages, EncodedFrame(options, tools), context).digest(continues)
 
 
 def _has_float(options: ModelOptions) -> bool:

@@ -27,6 +27,7 @@ from ..messages import (
     ToolFeedback,
     Usage,
 )
+from .cut import ContextCut
 from .slots import SlotState
 
 __all__ = [
@@ -104,8 +105,8 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     """A run began: its fixed origin (R70), with a unique id and a content digest.
 
     Attributes:
-        digest: over messages, options, tools and ``continues``; equal content in two runs has
-            equal digests and stays two origins.
+        digest: over messages, options, tools, ``continues`` and, where there is one, ``context``;
+            equal content in two runs has equal digests and stays two origins.
         continues: the exchange this user turn follows, None for the first turn.
         messages: this turn's own messages; leading system messages replace those before. Those of
             an agent's run are system and user messages; a model call of a runner may say more.
@@ -115,6 +116,8 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
             where the host gave the run no id to repeat.
         checkpoint: whether the host asked for recovery points.
         call: the model call that the run is; None for a run of an agent. ``agent`` is its stage then.
+        context: which earlier turns the requests of this run do not hold, and what stands in their
+            place; None where they hold all. Later turns continue the same exchanges whatever it is.
     """
 
     origin_id: str
@@ -130,6 +133,7 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     at_ms: int
     checkpoint: bool = False
     call: CallBasis | None = None
+    context: ContextCut | None = None
 
 
 class SendStarted(_Fact, frozen=True, tag="send_started"):

@@ -3,34 +3,58 @@
 The system messages that open a turn are its instructions. A turn that brings none keeps those of
 the turn before; one that brings some replaces them, in the same place. Everything else is kept in
 the order in which it was said, so that a request is a prefix of the conversation's next one.
+
+A run may be asked with less of it (see `cut`). The history stays whole: the turns after that run
+follow all that was said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from ..errors import ConflictError, InputError
 from ..messages import Message, ModelExchange, SystemMessage
+from .cut import ContextCut, TurnSummary, summary_message
+from .encoding import sorted_bytes
 
-__all__ = ["History"]
+__all__ = ["History", "Shown"]
+
+
+class _Said(NamedTuple):
+    """What one earlier turn said: its origin, how many messages, and their bytes."""
+
+    origin_id: str
+    length: int
+    size: int
+
+
+class Shown(NamedTuple):
+    """The messages of one turn's requests, and the bytes of their canonical JSON."""
+
+    messages: tuple[Message, ...]
+    size: int
 
 
 class History:
-    """The messages of one turn's requests.
+    """All messages up to a turn and its own.
 
     Attributes:
         messages: all of them, instructions first.
         size: bytes of their canonical JSON.
     """
 
-    __slots__ = ("_instructions", "_instructions_size", "messages", "size")
+    __slots__ = ("_instructions", "_instructions_size", "_said", "messages", "size")
 
     def __init__(self, messages: tuple[Message, ...], sizes: Sequence[int]) -> None:
         self.messages, self.size = messages, sum(sizes)
         self._instructions = _leading(messages)
         self._instructions_size = sum(sizes[: self._instructions])
+        self._said: tuple[_Said, ...] = ()
 
     def following(
         self,
+        origin_id: str | None,
         exchanges: Sequence[ModelExchange],
         exchanges_size: int,
         messages: tuple[Message, ...],
@@ -39,6 +63,8 @@ class History:
         """The history of the turn that says ``messages`` after these messages and ``exchanges``.
 
         Args:
+            origin_id: of the turn that these messages end with and ``exchanges`` belong to; None where
+                neither is there, as at the beginning of a branch.
             exchanges_size: bytes of ``exchanges``. sizes: bytes of each of ``messages``.
         """
         own = _leading(messages)
@@ -46,6 +72,9 @@ class History:
         after = History.__new__(History)
         after._instructions = own or first
         after._instructions_size = sum(sizes[:own]) if own else self._instructions_size
+        after._said = (
+            self._said if origin_id is None else (*self._said, self._newest(origin_id, exchanges, exchanges_size))
+        )
         after.messages = (
             *(messages[:own] or self.messages[:first]),
             *self.messages[first:],
@@ -55,6 +84,85 @@ class History:
         spoken = self.size - self._instructions_size + exchanges_size + sum(sizes[own:])
         after.size = after._instructions_size + spoken
         return after
+
+    # -- the turns before, by their origins
+
+    @property
+    def turns(self) -> tuple[tuple[str, int, int], ...]:
+        """The earlier turns, oldest first: origin, and where its messages start and end.
+
+        One whose texts were removed has none, and ends where it starts.
+        """
+        found = []
+        at = self._instructions
+        for origin_id, length, _ in self._said:
+            found.append((origin_id, at, at + length))
+            at += length
+        return tuple(found)
+
+    def origins(self, start: int, end: int) -> tuple[str, ...]:
+        """The origins of the earlier turns that ``messages[start:end]`` are.
+
+        Raises:
+            InputError: these are not all messages of some earlier turns.
+        """
+        inside = [turn for turn in self.turns if start <= turn[1] and turn[2] <= end and turn[1] < turn[2]]
+        if not inside or (inside[0][1], inside[-1][2]) != (start, end):
+            raise InputError(f"messages {start} to {end}: expected all messages of earlier turns")
+        origins = [turn[0] for turn in self.turns]
+        return tuple(origins[origins.index(inside[0][0]) : origins.index(inside[-1][0]) + 1])
+
+    def without(self, cut: ContextCut) -> Shown:
+        """The messages of a run that is asked with less.
+
+        Raises:
+            ConflictError: the cut names a turn that is not before this one, or not in their order, or
+                has one summary of turns that do not follow each other.
+        """
+        stands = self._standing(cut)
+        messages = list(self.messages[: self._instructions])
+        size, at = self._instructions_size, self._instructions
+        for origin_id, length, bytes_ in self._said:
+            said = self.messages[at : at + length]
+            at += length
+            if origin_id not in stands:
+                messages += said
+                size += bytes_
+                continue
+            summary = stands[origin_id]
+            kept: list[Message] = [message for message in said if type(message) is SystemMessage]
+            if summary is not None and summary.origins[0] == origin_id:
+                kept.insert(0, summary_message(summary.text))
+            messages += kept
+            size += sum(len(sorted_bytes(message)) for message in kept)
+        messages += self.messages[at:]
+        size += self.size - self._instructions_size - sum(said.size for said in self._said)
+        return Shown(tuple(messages), size)
+
+    # -- private
+
+    def _newest(self, origin_id: str, exchanges: Sequence[ModelExchange], exchanges_size: int) -> _Said:
+        """What the newest turn said: its own messages but its instructions, and ``exchanges``."""
+        length = len(self.messages) - self._instructions - sum(said.length for said in self._said)
+        size = self.size - self._instructions_size - sum(said.size for said in self._said)
+        return _Said(origin_id, length + len(exchanges), size + exchanges_size)
+
+    def _standing(self, cut: ContextCut) -> dict[str, TurnSummary | None]:
+        """Each turn that is not asked with, and the summary that stands for it."""
+        places = {said.origin_id: at for at, said in enumerate(self._said)}
+        for origin_id in cut.origins:
+            if origin_id not in places:
+                raise ConflictError(f"origin {origin_id!r}", "expected a turn before this one on its conversation")
+        for summary in cut.summaries:
+            first = places[summary.origins[0]]
+            if [places[origin_id] for origin_id in summary.origins] != [*range(first, first + len(summary.origins))]:
+                raise ConflictError(f"summary of {summary.origins[0]!r}", "expected turns that follow each other")
+        for row in (cut.dropped, [summary.origins[0] for summary in cut.summaries]):
+            if [places[origin_id] for origin_id in row] != sorted(places[origin_id] for origin_id in row):
+                raise ConflictError("context", "expected the oldest turn first")
+        stands: dict[str, TurnSummary | None] = dict.fromkeys(cut.dropped)
+        stands.update((origin_id, summary) for summary in cut.summaries for origin_id in summary.origins)
+        return stands
 
 
 def _leading(messages: Sequence[Message]) -> int:

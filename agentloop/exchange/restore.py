@@ -119,8 +119,10 @@ def _origin_fault(state: State, fact: OriginOpened) -> str:
         return fault
     require_model_request(ModelRequest(messages=fact.messages, options=fact.options, tools=fact.tools))
     before = None if fact.continues is None else fact.continues.digest
-    if origin_digest(fact.messages, fact.options, fact.tools, before) != fact.digest:
+    if origin_digest(fact.messages, fact.options, fact.tools, before, fact.context) != fact.digest:
         return "expected the digest of its content"
+    if fact.context is not None:
+        state.past(fact.conversation, fact.continues, fact.messages).without(fact.context)
     return ""
 
 

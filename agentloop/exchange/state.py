@@ -22,6 +22,7 @@ from ..messages import (
     ModelRequest,
     ToolFeedback,
 )
+from .cut import ContextCut
 from .encoding import EncodedFrame, EncodedOrigin, sorted_bytes
 from .facts import (
     ConversationBranched,
@@ -104,6 +105,19 @@ class State:
             LostError, ConflictError: as `exchange`.
         """
         return self._up_to(ref, self.exchange(ref)).messages
+
+    def past(
+        self,
+        conversation: str | None,
+        continues: ExchangeRef | None,
+        messages: tuple[Message, ...],
+    ) -> History:
+        """All that was said up to a turn that would say ``messages`` after an exchange, and these.
+
+        Args:
+            continues: the newest exchange of the conversation, None before its first.
+        """
+        return self._past(conversation, continues, messages, [len(sorted_bytes(message)) for message in messages])
 
     def turn(self, run_id: str) -> Turn:
         """The turn of a run.
@@ -257,20 +271,23 @@ class State:
         messages: tuple[Message, ...],
         options: ModelOptions,
         tools: tuple[FunctionSpec, ...],
+        context: ContextCut | None,
     ) -> EncodedOrigin:
         """An origin as bytes: a step and the install of its fact share one encoding, and runs of an agent its frame."""
         opening, frame = self._opening, self._frame
         if frame is None or frame.options is not options or frame.tools is not tools:
             frame = self._frame = EncodedFrame(options, tools)
-        if opening is None or opening.messages is not messages or opening.frame is not frame:
-            opening = self._opening = EncodedOrigin(messages, frame)
+        same = opening is not None and opening.messages is messages and opening.context is context
+        if opening is None or not same or opening.frame is not frame:
+            opening = self._opening = EncodedOrigin(messages, frame, context)
         return opening
 
     def _install_origin(self, fact: OriginOpened) -> None:
-        encoded = self._encoded_origin(fact.messages, fact.options, fact.tools)
+        encoded = self._encoded_origin(fact.messages, fact.options, fact.tools, fact.context)
         self._opening = None
         past = self._past(fact.conversation, fact.continues, fact.messages, encoded.sizes)
-        turn = Turn(fact, past, own_size=sum(encoded.sizes), frame_size=encoded.frame.size)
+        own_size = sum(encoded.sizes) + encoded.context_size
+        turn = Turn(fact, past, own_size=own_size, frame_size=encoded.frame.size)
         self._turns[fact.run_id] = self._origins[fact.origin_id] = turn
         self._room.add(turn.size, origins=1)
         if fact.conversation is not None:
@@ -326,7 +343,7 @@ class State:
             return History(messages, sizes)
         known = None if name is None else self._conversations.get(name)
         if known is not None and known.base is not None and known.base[0] == continues:
-            return known.base[1].following((), 0, messages, sizes)
+            return known.base[1].following(None, (), 0, messages, sizes)
         return self._up_to(continues, self._origins[continues.origin_id], messages, sizes)
 
     @staticmethod
@@ -338,7 +355,7 @@ class State:
     ) -> History:
         count = ref.index + 1
         size = sum(entry.size for entry in turn.entries[:count])
-        return turn.past.following(turn.exchanges[:count], size, messages, sizes)
+        return turn.past.following(turn.opened.origin_id, turn.exchanges[:count], size, messages, sizes)
 
     def _install_send_end(self, fact: SendEnded) -> None:
         turn = self._turns[fact.run_id]

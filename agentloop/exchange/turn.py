@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
 from .facts import ExchangeRef, OriginOpened, RunClosed, RunRedacted, SendEnded, SendStarted
-from .history import History
+from .history import History, Shown
 from .slots import SlotState
 
 __all__ = ["Conversation", "Entry", "Slot", "Turn"]
@@ -93,10 +93,11 @@ class Turn:
     """An origin and all that followed from it.
 
     Attributes:
-        history: what a request's ``messages`` are: earlier turns' and this turn's messages.
+        past: all that was said before, and this turn's messages.
+        history: what a request's ``messages`` are: all of those, or less by the origin's ``context``.
         exchanges: the complete exchanges of this turn, in order; ``entries`` may have one more.
         digests: chain digests; ``digests[n]`` covers the origin and its first n exchanges.
-        origin_size: bytes of the origin: this turn's own messages, its tools and options.
+        origin_size: bytes of the origin: this turn's own messages, its tools, options and context.
         size: bytes of this turn: origin, replies and feedback.
         equal_calls: how often each tool was asked for with the same arguments.
         claims: ids of all attempts and executions, so that none ever stands for two.
@@ -110,6 +111,7 @@ class Turn:
 
     __slots__ = (
         "_frame_size",
+        "_shown",
         "claims",
         "closed",
         "digests",
@@ -133,6 +135,8 @@ class Turn:
 
     def __init__(self, opened: OriginOpened, past: History, *, own_size: int, frame_size: int) -> None:
         self.opened, self.past, self._frame_size = opened, past, frame_size
+        cut = opened.context
+        self._shown = Shown(past.messages, past.size) if cut is None else past.without(cut)
         self.origin_size = self.size = own_size + frame_size
         self.entries: list[Entry] = []
         self.exchanges: list[ModelExchange] = []
@@ -158,7 +162,7 @@ class Turn:
     @property
     def history(self) -> tuple[Message, ...]:
         """The messages of this turn's requests."""
-        return self.past.messages
+        return self._shown.messages
 
     @property
     def last(self) -> Entry | None:
@@ -168,7 +172,7 @@ class Turn:
     @property
     def request_size(self) -> int:
         """Bytes of the expanded request over all entries, their answers so far included."""
-        return self.past.size + self._frame_size + self.size - self.origin_size
+        return self._shown.size + self._frame_size + self.size - self.origin_size
 
 
 class Conversation:

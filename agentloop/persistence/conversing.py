@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 from ..errors import ConflictError
-from ..exchange import ExchangeRef, State, branch, restore, tombstone
+from ..exchange import ExchangeRef, State, Turn, branch, restore, tombstone
 from .backend import Lease
 from .gate import Gate
-from .lineage import read_conversation
+from .lineage import made_from, read_conversation
 from .store import Family, Store
 
 __all__ = ["ConversationStore"]
@@ -69,8 +69,12 @@ class ConversationStore(Store):
     async def redact(self, run_id: str, *, author: str, at_ms: int) -> None:
         """Remove the texts of an ended run; its digests stay. Doing so again changes nothing.
 
+        A summary that another run is asked with is made of texts, so what was made from a run is
+        redacted before it; see `made_from`. Runs that another process opens meanwhile are not seen.
+
         Raises:
-            ConflictError: it has not ended, or a run is on its conversation, or here on a branch of it.
+            ConflictError: it has not ended, or a run is on its conversation, or here on a branch of it;
+                or other runs have to be redacted before it, which it names.
             LostError: no such run is held. NotOwnerError: as `branch`. Otherwise as `commit`.
         """
         self._check()
@@ -83,7 +87,10 @@ class ConversationStore(Store):
             self._check()
             await self._reload(family)
             self._check_at_rest(name)
-            fact = tombstone(self.book.turn(run_id), author=author, at_ms=at_ms)
+            turn = self.book.turn(run_id)
+            fact = tombstone(turn, author=author, at_ms=at_ms)
+            await self._check_first(turn)
+            self._check()
             await self._write(lambda: self._backend.redact(fact), "redacting a run")
             await self._replace(family, branches)
 
@@ -123,6 +130,15 @@ class ConversationStore(Store):
                 facts = await self._read(lambda: self._backend.load_run(str(family.run_id)))
             self.book.unload(list(self._runs(one)))
             restore(self.book, facts)
+
+    async def _check_first(self, turn: Turn) -> None:
+        if turn.redacted is not None:
+            return
+        others = await self._read(lambda: made_from(self._backend, turn))
+        if others:
+            names = ", ".join(map(repr, others))
+            rule = f"expected {names} to be redacted before it: they hold a summary of it, or made one that it holds"
+            raise ConflictError(f"run {turn.run_id!r}", rule)
 
     def _check_at_rest(self, name: str | None) -> None:
         known = None if name is None else self.book.conversation(name)

@@ -1,4 +1,4 @@
-"""A conversation with those it branched off from, as facts in an order in which they can be checked."""
+"""What belongs to a conversation beside its own runs: what it branched off from, what branched off from it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import LostError, RestoreError
-from ..exchange import ConversationBranched, ExchangeRef, Fact, State, restore
+from ..exchange import ConversationBranched, ExchangeRef, Fact, OriginOpened, RunRedacted, State, Turn, restore
+from .backend import RunRow
 
-__all__ = ["Conversations", "load_lineage", "read_conversation"]
+__all__ = ["Conversations", "Runs", "load_lineage", "made_from", "read_conversation"]
 
 
 class Conversations(Protocol):
@@ -16,6 +17,16 @@ class Conversations(Protocol):
 
     async def load_conversation(self, name: str) -> list[Fact]:
         """The facts of all runs of a conversation, run by run."""
+
+
+class Runs(Conversations, Protocol):
+    """What is asked of a medium where runs are looked for; see `Backend`."""
+
+    async def load_run(self, run_id: str) -> list[Fact]:
+        """The facts of one run."""
+
+    async def runs(self) -> list[RunRow]:
+        """All runs, oldest first."""
 
 
 async def load_lineage(
@@ -56,3 +67,45 @@ async def read_conversation(medium: Conversations, name: str) -> State:
     if state.conversation(name) is None:
         raise LostError("conversation", name)
     return state
+
+
+async def made_from(medium: Runs, turn: Turn) -> list[str]:
+    """Runs that hold texts which a turn's redaction would leave behind: to be redacted before it.
+
+    These are the runs of its conversation, and of those that branched off from it, that are asked with
+    a summary of it; and the calls that made the summaries which it is asked with itself.
+
+    Cost: linear in the runs that the medium lists; the facts of its conversation and branches are read.
+    """
+    found = [ref for ref in _refs(turn.opened) if ref != turn.run_id and await _has_texts(medium, ref)]
+    name, origin_id = turn.opened.conversation, turn.opened.origin_id
+    if name is None:
+        return found
+    for conversation in await _with_branches(medium, name):
+        for fact in await medium.load_conversation(conversation):
+            summaries = () if type(fact) is not OriginOpened or fact.context is None else fact.context.summaries
+            if any(origin_id in summary.origins for summary in summaries):
+                found.append(fact.run_id)
+    return found
+
+
+def _refs(opened: OriginOpened) -> list[str]:
+    summaries = () if opened.context is None else opened.context.summaries
+    return [summary.ref for summary in summaries if summary.ref is not None]
+
+
+async def _has_texts(medium: Runs, run_id: str) -> bool:
+    facts = await medium.load_run(run_id)
+    return bool(facts) and type(facts[0]) is not RunRedacted
+
+
+async def _with_branches(medium: Runs, name: str) -> list[str]:
+    """A conversation, and all that branched off from it or from one that did."""
+    branched: list[ConversationBranched] = []
+    for row in await medium.runs():
+        if row.outcome == "branched":
+            branched += [fact for fact in await medium.load_run(row.run_id) if type(fact) is ConversationBranched]
+    names = [name]
+    for known in names:  # grows as it goes
+        names += [fact.conversation for fact in branched if fact.source == known and fact.conversation not in names]
+    return names

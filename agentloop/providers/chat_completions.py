@@ -35,6 +35,7 @@ from ..wire.encode import EncodedRequest, encode_request
 from .endpoint import check_key, choose_dialect, read_base_url, request_headers, string_pairs
 from .http_errors import body_kind, parse_error_body, status_error
 from .http_source import HTTPSource, is_event_stream, read_some, translate_error
+from .output_limit import OutputLimit
 from .provider import ModelStream, RequestInspection
 from .reading import ReplyStream
 from .recording import Recorder
@@ -72,6 +73,9 @@ class ChatCompletions:
         timeouts: see `Timeouts`. Waiting for ``max_in_flight`` and the key is on none of them.
         max_request_bytes, max_response_bytes, max_event_bytes: ceilings of the encoded request, the
             decoded body and one event.
+        output_token_limit: hard cap of the output of each request, 1 and up; None has none. A request
+            that asks for more (`ModelOptions.max_output_tokens`) is refused before it is sent, with
+            `LimitExceeded`; one that asks for none is sent with the cap as its ceiling.
         session: used instead of an own one and never closed here. Its middlewares, redirects and
             status checks are switched off for these requests.
         trust_env: let the own session read proxy settings from the environment.
@@ -99,6 +103,7 @@ class ChatCompletions:
         max_request_bytes: int = ENCODED_REQUEST_BYTES,
         max_response_bytes: int = RESPONSE_BYTES,
         max_event_bytes: int = EVENT_BYTES,
+        output_token_limit: int | None = None,
         session: aiohttp.ClientSession | None = None,
         trust_env: bool = False,
         recorder: Recorder | None = None,
@@ -135,6 +140,7 @@ class ChatCompletions:
         self._headers = request_headers(headers, has_key=api_key is not None)
         self._api_key, self._given_session, self._trust_env = api_key, session, trust_env
         self._recorder, self._wall_clock = recorder, wall_clock
+        self._output = OutputLimit("ChatCompletions", output_token_limit)
         self._known_secrets = secret_values(headers, query)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -143,9 +149,14 @@ class ChatCompletions:
     def __repr__(self) -> str:
         return f"ChatCompletions({self.base_url!r}, model={self.model!r}, dialect={self.dialect.name!r})"
 
+    @property
+    def output_token_limit(self) -> int | None:
+        """The hard cap of the output of each request; None where there is none."""
+        return self._output.tokens
+
     def inspect_request(self, request: ModelRequest) -> RequestInspection:
         """Say what the request would weigh; sends nothing. See `Provider.inspect_request`."""
-        return RequestInspection.of(encode_request(request, model=self.model, dialect=self.dialect))
+        return RequestInspection.of(encode_request(self._output.fit(request), model=self.model, dialect=self.dialect))
 
     def stream(
         self, request: ModelRequest, *, attempt_id: str, max_reply_bytes: int | None = None
@@ -210,7 +221,7 @@ class _Send:
             raise InputError("attempt_id: expected 1 to 128 visible ASCII characters")
         if self._stream is not None:
             raise InputError("stream: expected to be entered once; one send is one request")
-        encoded = encode_request(self._request, model=owner.model, dialect=owner.dialect)
+        encoded = encode_request(owner._output.hold(self._request), model=owner.model, dialect=owner.dialect)
         if encoded.body_bytes > owner.max_request_bytes:
             raise LimitExceeded("max_request_bytes", owner.max_request_bytes, encoded.body_bytes)
         session, slots = owner._bind(), owner._slots

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ..errors import InputError, LimitExceeded
-from ..exchange.cut import summary_message
+from ..exchange import summary_message
 from ..limits import check_chars, check_count
 from ..messages import Message, ModelExchange, SystemMessage, UserMessage, messages_chars
 from .built import BuiltContext, NeedsSummary, Summary, SummaryOf, check_messages, check_summaries

@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..admission import is_unicode
 from ..errors import InputError
 from ..limits import JSON_BYTES
 from ..messages import Message, ModelRequest, SystemMessage, UserMessage, require_model_request
+from .built import BuiltContext
+from .context import ContextPlan
 
 __all__ = ["ModelInput", "taken"]
 
-ModelInput = str | Message | Sequence[Message]
-"""Text of one user message, one message, or messages in order."""
+ModelInput = str | Message | Sequence[Message] | BuiltContext | ContextPlan
+"""Text of one user message, one message, messages in order, a context, or a plan with messages to build one (R218)."""
 
 _SHORT = JSON_BYTES // 8
 """Characters that are within the limit of a request however JSON escapes them."""
 
 
-def taken(input: ModelInput) -> tuple[Message, ...]:
+def taken(input: ModelInput) -> BuiltContext:
     """The messages, as they are now: what the caller does to its list later changes nothing (R249).
+
+    Of a plan, all that it is to build from.
 
     Raises:
         InputError: another type, or no message. AdmissionError, HistoryError: a message that is not valid.
     """
     if type(input) is str and len(input) <= _SHORT and is_unicode(input):
-        return (UserMessage(content=input),)  # a str that UTF-8 encodes has nothing else to check
+        return _whole((UserMessage(content=input),))  # a str that UTF-8 encodes has nothing else to check
     if type(input) is str:
         messages: tuple[Message, ...] = (UserMessage(content=input),)
     elif isinstance(input, (SystemMessage, UserMessage)):
         messages = (input,)
     elif isinstance(input, (list, tuple)):
         messages = tuple(input)
+    elif isinstance(input, (BuiltContext, ContextPlan)):
+        messages = input.messages
     else:
-        raise InputError(f"input: expected text or a list of messages, got {type(input).__name__}")
+        raise InputError(f"input: expected text, messages, a context or a plan, got {type(input).__name__}")
     if not messages:
         raise InputError("input: expected at least one message, got none")
     require_model_request(ModelRequest(messages=messages))
-    return messages
+    return input if type(input) is BuiltContext else _whole(messages)
+
+
+def _whole(messages: tuple[Message, ...]) -> BuiltContext:
+    return BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))

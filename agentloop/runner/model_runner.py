@@ -10,8 +10,9 @@ signal's reason; the time it was given; then whatever the call met (R324, R325).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
@@ -35,8 +36,10 @@ from ..messages import Message
 from ..providers import Provider
 from ..sinks import Diagnostics, Observer, Sink, require_observer
 from ..tools import ToolSet
+from .built import BuiltContext, Summary, SummaryOf
 from .children import Family
 from .collection import Collection
+from .context import ContextPlan
 from .host import Host
 from .input import ModelInput, taken
 from .options import (
@@ -52,6 +55,7 @@ from .options import (
     registry,
 )
 from .prepared import Measurement, Prepared, check_measured, measured, prepared_by
+from .summaries import SUMMARY_STAGE, build_context, counter_of
 from .transport import Stage, Transport
 
 __all__ = ["ModelResult", "ModelRunner"]
@@ -243,7 +247,28 @@ class ModelRunner:
             InputError: no messages. HandleError: the handle is another runner's.
         """
         self._check_owner(prepared)
-        return measured(prepared, taken(input), self._per_call.sizes)
+        context = taken(input)
+        if type(input) is ContextPlan:
+            built = input.build(count=counter_of(self._per_call.sizes.tokens))
+            if type(built) is not BuiltContext:
+                raise InputError("input: expected a plan that fits without a summary; make it with build() first")
+            context = built
+        return measured(prepared, context.messages, self._per_call.sizes, max_chars=context.max_chars)
+
+    async def build(self, plan: ContextPlan, *, summaries: Sequence[SummaryOf] = ()) -> BuiltContext:
+        """Build a plan's context; each summary that it needs is a call of this runner, of stage ``summary``.
+
+        Args:
+            summaries: known ones, of whole turns of the plan's messages.
+
+        Raises:
+            InputError, LimitExceeded: the plan cannot be built. Otherwise as `invoke`, for a summary.
+        """
+        if type(plan) is not ContextPlan:
+            raise InputError(f"build: expected a ContextPlan, got {type(plan).__name__}")
+        taken(plan)
+        async with self._alone():
+            return await self._build(plan, summaries)
 
     @overload
     async def invoke(
@@ -290,7 +315,8 @@ class ModelRunner:
         """Make one model call, and return what its transport made of the reply.
 
         Args:
-            input: text, a message, or messages; taken as they are now.
+            input: text, a message, messages, a context, or a plan, which is built first (`build`); taken
+                as they are now.
             prepared: a handle of `prepare`, which then says all the rest.
             The others are as for `prepare`.
 
@@ -311,11 +337,8 @@ class ModelRunner:
             if any(value is not None for value in (stage_id, transport, max_output_tokens, model_id)):
                 raise InputError("invoke: expected prepared= alone, got it with what it has fixed already")
             self._check_handle(prepared)
-        if self._busy:
-            rule = "expected one call at a time, got another one; concurrent tasks have a child() each"
-            raise ConflictError(f"runner {self._diagnostics.span_id!r}", rule)
-        self._busy = True
-        try:
+        context = taken(input)
+        async with self._alone():
             if prepared is None:
                 prepared = self.prepare(
                     stage_id="model" if stage_id is None else stage_id,
@@ -323,9 +346,9 @@ class ModelRunner:
                     max_output_tokens=max_output_tokens,
                     model_id=model_id,
                 )
-            return await self._invoke(taken(input), prepared, began)
-        finally:
-            self._busy = False
+            if type(input) is ContextPlan:
+                context = await self._build(input, ())
+            return await self._invoke(context, prepared, began)
 
     # -- children
 
@@ -404,23 +427,47 @@ class ModelRunner:
         self._busy = False
         self._count = 0
 
-    async def _invoke(self, said: tuple[Message, ...], prepared: Prepared[T], began: float) -> ModelResult[T]:
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """One call at a time."""
+        if self._busy:
+            rule = "expected one call at a time, got another one; concurrent tasks have a child() each"
+            raise ConflictError(f"runner {self._diagnostics.span_id!r}", rule)
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    async def _build(self, plan: ContextPlan, summaries: Sequence[SummaryOf]) -> BuiltContext:
+        async def ask(messages: tuple[Message, ...], summary: Summary) -> tuple[str, str]:
+            prepared = self.prepare(stage_id=SUMMARY_STAGE, max_output_tokens=summary.max_tokens)
+            context = BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))
+            result = await self._invoke(context, prepared, self._host.clock())
+            return result.value, result.invocation.ref or ""
+
+        sizes = self._per_call.sizes
+        return await build_context(
+            plan, plan.messages, ask, summaries=summaries, tokens=sizes.tokens, max_chars=sizes.max_input_chars
+        )
+
+    async def _invoke(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
         """Preflight; wait for a turn among children; then the call, within its time."""
         if self._watchers:
             self._host.observe(self._watchers)
             self._emitter.observers = self._host.observers
-        self._preflight(prepared, said)
+        self._preflight(prepared, context)
         turn = self._family.turn
         async with (
             _NO_WAIT if turn is None else Bound(self._signal),
             _NO_WAIT if turn is None else turn,
             Bound(self._signal, self._per_call.timeout),
         ):
-            return await self._call(prepared.messages(said), prepared, began)
+            return await self._call(prepared.messages(context.messages), prepared, began)
 
-    def _preflight(self, prepared: Prepared[Any], said: tuple[Message, ...]) -> None:
+    def _preflight(self, prepared: Prepared[Any], context: BuiltContext) -> None:
         try:
-            check_measured(measured(prepared, said, self._per_call.sizes))
+            check_measured(measured(prepared, context.messages, self._per_call.sizes, max_chars=context.max_chars))
             self._ledger.check("model_calls")
             self._ledger.check("tokens")
         except LimitExceeded as error:

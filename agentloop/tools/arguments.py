@@ -45,7 +45,9 @@ _RULES: Final = {
     "schema_mismatch": "expected a value that fits the schema, got another",
     "refined": "expected arguments that the checks of the tool take, got others",
 }
-_PLAIN: Final = re.compile(r"(?!Object contains)[^'\"]*\Z")  # what msgspec says without quoting the value
+_PLAIN: Final = re.compile(
+    r"(?!Object contains|Invalid (?:enum )?value)[^'\"]*\Z"
+)  # what msgspec says without quoting the value
 
 
 class ArgumentsRefused(InputError):

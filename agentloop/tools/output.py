@@ -49,10 +49,11 @@ class TypedOutput(Generic[T]):
         schema: JSON text of the schema of an object, closed at every level.
         wrapped: whether the object is ``{"value": …}``, because the type is none.
         strict: whether OpenAI's strict mode takes the schema: every object closed, every member
-            required, and only keywords that it knows (vendor documentation, 2025-11).
+            required, and only keywords that it knows (OpenAI's guide to structured outputs).
 
     Raises:
-        InputError: the type has no JSON Schema, or one that no validator here enforces.
+        InputError: the type has no JSON Schema, or one that no validator here enforces; its annotations
+            cannot be resolved; or the name is none.
     """
 
     __slots__ = ("_arguments", "name", "schema", "strict", "wrapped")
@@ -124,7 +125,13 @@ def _name(of: Any, given: str | None) -> str:
 def _kind_and_schema(name: str, of: Any) -> tuple[Any, dict[str, Any]]:
     """What to decode into, and its schema: the type itself if it is an object, else one around it."""
     around = msgspec.defstruct("Output", [("value", of)], kw_only=True, forbid_unknown_fields=True, frozen=True)
-    wrapped = struct_schema(name, around)  # first, since its errors name what is wrong with a type
+    try:
+        wrapped = struct_schema(name, around)  # first, since its errors name what is wrong with a type
+    except ToolDefinitionError:
+        raise
+    except Exception as error:  # an annotation is code, and may raise anything
+        rule = f"expected a type whose annotations can be resolved: {type(error).__name__}: {error}"
+        raise ToolDefinitionError("bad_tool", name, rule) from error
     schema = struct_schema(name, of)
     parts = schema.get("$defs", {})
     if "$ref" in schema:  # a type that refers to itself, or is annotated

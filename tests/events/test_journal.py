@@ -106,6 +106,7 @@ def test_a_model_call_that_is_over_has_one_trace_with_its_identity_time_and_end(
             stage_id="triage",
             status="success",
             model_id="cheap",
+            model="m-1",
             transport="core:plain-text",
             route="text",
             usage=USAGE,
@@ -129,7 +130,7 @@ def test_a_call_that_gave_no_value_has_a_trace_and_no_record(status: Any) -> Non
 def test_a_record_of_a_success_holds_the_documented_fields() -> None:
     """(R253, R254)"""
     told = Told()
-    told.model("a1", 1, stage_id="triage", model_id="cheap")
+    told.model("a1", 1, stage_id="triage", model_id="cheap", model="m-1", transport="t:x", route="call")
     told.model_end("a1", 1, usage=USAGE)
     told.tool("e1")
     told.tool_end("e1")
@@ -141,8 +142,12 @@ def test_a_record_of_a_success_holds_the_documented_fields() -> None:
         "started_at_ms": 1_000,
         "stage_id": "triage",
         "model_id": "cheap",
+        "model": "m-1",
+        "transport": "t:x",
+        "route": "call",
         "status": "success",
         "usage": {**usage, "total_tokens": 7},
+        "ref": None,
     }
     assert msgspec.to_builtins(journal.tools[0].record()) == {
         "invocation_id": "e1",

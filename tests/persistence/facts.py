@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from agentloop.exchange import (
+    ContextCut,
     ConversationBranched,
     ExchangeRef,
     Fact,
@@ -20,6 +21,7 @@ from agentloop.exchange import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    TurnSummary,
 )
 from agentloop.messages import (
     FunctionSpec,
@@ -87,6 +89,27 @@ GOLDEN: Final[dict[str, Fact]] = {
         agent="reader",
         at_ms=1_700_000_000_000,
         checkpoint=True,
+    ),
+    "origin_opened_cut": OriginOpened(
+        run_id="run-1",
+        origin_id="origin-5",
+        digest="0" * 64,
+        conversation="a talk",
+        continues=ExchangeRef(origin_id="origin-4", index=0, digest="1" * 64),
+        messages=(UserMessage(content="Go on."),),
+        options=ModelOptions(),
+        tools=(),
+        catalogue_digest="2" * 64,
+        input_digest=None,
+        agent="reader",
+        at_ms=1_700_000_000_000,
+        context=ContextCut(
+            dropped=("origin-0", "origin-3"),
+            summaries=(
+                TurnSummary(origins=("origin-1", "origin-2"), text="They met.", ref="run-of-a-call"),
+                TurnSummary(origins=("origin-4",), text="A host's own words."),
+            ),
+        ),
     ),
     "origin_opened_least": OriginOpened(
         run_id="run-1",
@@ -224,7 +247,7 @@ GOLDEN: Final[dict[str, Fact]] = {
 """By the file's name, in any version that could hold it."""
 
 UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
-    OriginOpened: {"checkpoint": False, "call": None},
+    OriginOpened: {"checkpoint": False, "call": None, "context": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
     SlotMoved: {"at_ms": None},
     RerunAllowed: {"at_ms": None},
@@ -257,6 +280,22 @@ _times = st.none() | counts
 _refs = st.builds(ExchangeRef, origin_id=_ids, index=counts, digest=_digests)
 _requests = st.builds(RequestRef, origin_id=_ids, exchanges=counts, digest=_digests)
 
+_origins = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4, unique=True)
+
+
+@st.composite
+def _cuts(draw: st.DrawFn) -> ContextCut:
+    origins = draw(_origins)
+    cut = draw(st.integers(0, len(origins)))
+    summary = st.builds(
+        TurnSummary,
+        origins=st.just(tuple(origins[cut:])),
+        text=st.text(min_size=1, max_size=20),
+        ref=st.none() | st.text(min_size=1, max_size=8),
+    )
+    return ContextCut(dropped=tuple(origins[:cut]), summaries=(draw(summary),) if origins[cut:] else ())
+
+
 facts: st.SearchStrategy[Fact] = st.one_of(
     st.builds(
         OriginOpened,
@@ -273,6 +312,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         agent=texts,
         at_ms=counts,
         checkpoint=st.booleans(),
+        context=st.none() | _cuts(),
     ),
     st.builds(
         SendStarted, run_id=_ids, attempt_id=_ids, request=_requests, call_sequence=counts, model=texts, at_ms=counts

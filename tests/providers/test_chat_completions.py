@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aioresponses import aioresponses
+from msgspec.structs import replace
 
 from agentloop.errors import (
     AgentLoopError,
@@ -31,7 +32,7 @@ from agentloop.errors import (
     StreamRefused,
 )
 from agentloop.limits import ENCODED_REQUEST_BYTES, RESPONSE_BYTES, Timeouts
-from agentloop.messages import ModelReply, ModelRequest, UserMessage
+from agentloop.messages import ModelOptions, ModelReply, ModelRequest, UserMessage
 from agentloop.providers import ChatCompletions
 from agentloop.providers.clock import Watchdog
 from agentloop.testing.replay_server import Answer, ReplayServer
@@ -232,6 +233,42 @@ async def test_the_encoded_request_is_measured_before_anything_is_sent(server: R
     server.script(TEXT)
     await send(make(max_request_bytes=size))
     assert len(server.requests[0].body) == size
+
+
+async def test_a_connections_cap_is_held_before_anything_is_sent(server: ReplayServer, make: Make) -> None:
+    """The cap is the connection's, ``max_output_tokens`` the request's; neither stands for the other (R260)."""
+    provider = make(output_token_limit=100)
+    error = await failure(provider, replace(REQUEST, options=ModelOptions(max_output_tokens=101)))
+    assert type(error) is LimitExceeded
+    assert (error.limit, error.allowed, error.got) == ("output_token_limit", 100, 101)
+    assert server.requests == []
+    server.script(*[TEXT] * 4)
+    for asked, seed in ((100, 1), (7, 2), (None, 3), (None, 4)):
+        request = replace(REQUEST, options=ModelOptions(max_output_tokens=asked, seed=seed))
+        await send(provider, request)
+        assert provider.inspect_request(request).body_bytes == len(server.requests[-1].body)
+    sent = [json.loads(got.body) for got in server.requests]
+    assert [(body["max_completion_tokens"], body["seed"]) for body in sent] == [(100, 1), (7, 2), (100, 3), (100, 4)]
+    assert (provider.output_token_limit, make().output_token_limit) == (100, None)
+
+
+async def test_without_a_cap_a_request_asks_for_what_it_likes(server: ReplayServer, make: Make) -> None:
+    """(R260)"""
+    server.script(TEXT, TEXT)
+    await send(make())
+    await send(make(), replace(REQUEST, options=ModelOptions(max_output_tokens=10**6)))
+    assert [json.loads(got.body).get("max_completion_tokens") for got in server.requests] == [None, 10**6]
+
+
+@pytest.mark.parametrize("member", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+async def test_no_member_of_the_hosts_own_gets_past_a_cap(server: ReplayServer, make: Make, member: str) -> None:
+    """(R260)"""
+    options = ModelOptions(extra=json.dumps({member: 10**6}))
+    error = await failure(make(output_token_limit=100), replace(REQUEST, options=options))
+    assert str(error) == f"ModelOptions.extra: expected no ceiling beside output_token_limit, got {member}"
+    assert server.requests == []
+    server.script(TEXT)
+    await send(make(output_token_limit=100), replace(REQUEST, options=ModelOptions(extra='{"x":"max_tokens"}')))
 
 
 async def test_sending_measures_again_whatever_an_inspection_said(server: ReplayServer, make: Make) -> None:
@@ -783,6 +820,8 @@ def test_a_base_url_that_is_not_one_is_refused_without_being_repeated(url: Any) 
         {"max_in_flight": 0},
         {"max_request_bytes": 0},
         {"max_response_bytes": True},
+        {"output_token_limit": 0},
+        {"output_token_limit": 1.0},
         {"timeouts": 30},
         {"session": 3},
         {"trust_env": "yes"},

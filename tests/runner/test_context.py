@@ -177,6 +177,19 @@ def test_summaries_go_by_what_they_come_to_and_not_by_their_room() -> None:
     assert needed(plan, TALK, SummaryOf(start=1, end=4, text="abcd")).end == 6
 
 
+def test_a_summary_that_came_out_too_long_is_followed_by_one_of_more_turns_or_by_none() -> None:
+    """Never by one of fewer, which would not be used beside it: whoever asks a model comes to an end."""
+    said: tuple[Message, ...] = (*[user("q" * 20), answer("A" * 10)] * 6, user("d" * 10))
+    plan = msgspec.structs.replace(SUMMARISE, max_chars=110 + HEADED)
+    assert needed(plan, said).end == 6
+    assert needed(plan, said, SummaryOf(start=0, end=8, text="x" * 60)).end == 10
+    known = [SummaryOf(start=1, end=6, text="x" * 11)]
+    assert needed(SUMMARISE, TALK, *known).end == 9
+    known.append(SummaryOf(start=1, end=9, text="x" * 31))
+    with pytest.raises(LimitExceeded, match=f"max_context_chars: allowed {50 + HEADED}, got at least {51 + HEADED}"):
+        SUMMARISE.build(TALK, summaries=known)
+
+
 def test_turns_on_both_sides_of_a_kept_one_have_a_summary_each() -> None:
     plan = msgspec.structs.replace(SUMMARISE, max_chars=40 + 2 * (HEADED + 10), keep_last=1, pinned=(4,))
     said = (*TALK[:6], user("c" * 90), answer("C"), TALK[9])

@@ -115,6 +115,27 @@ def test_a_mismatch_names_the_argument_what_was_expected_and_what_came(text: str
     assert "secret" not in caught.value.feedback
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ('{"secret": 1, "secret": 2}', "expected one JSON text at character 14: expected each key once"),
+        ('"secret"', "expected one JSON object, got a string"),
+        ('{"note_id": 3, "secret": 1}', "$: expected no member that the schema does not name, got 1"),
+        ('{"note_id": "secret"}', "$.note_id: expected integer, got a string"),
+        ('{"note_id": 1e23}', "$.note_id: expected int, got float"),
+    ],
+)
+def test_the_rule_of_a_refusal_holds_no_word_of_the_arguments(text: str, rule: str) -> None:
+    """What the model reads may name a member it wrote; what goes into errors and logs does not."""
+    with pytest.raises(ArgumentsRefused) as caught:
+        get_note.admit(text)
+    assert rule in caught.value.rule
+    assert "secret" not in caught.value.rule
+    assert (
+        ArgumentsRefused("refined", "secret").rule == "expected arguments that the checks of the tool take, got others"
+    )
+
+
 def test_a_schema_tool_gets_what_was_parsed_and_no_default() -> None:
     """(R52-R54)"""
     member = Tool.from_schema(

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, assert_never, assert_type
+from typing import Any, TypedDict, assert_never, assert_type
+
+import msgspec
 
 import agentloop as al
+from agentloop.runner import (
+    Collector,
+    Fragment,
+    Interaction,
+    JsonCall,
+    NativeCall,
+    PlainText,
+    Session,
+    SessionReply,
+    Stage,
+    Structured,
+    Transport,
+)
 
 
 class Notes:
@@ -230,3 +245,61 @@ class Printing:
 
 
 as_sink: al.Sink = Printing()
+
+
+class Ticket(msgspec.Struct):
+    """A typed value."""
+
+    title: str
+
+
+class Point(TypedDict):
+    """Another one."""
+
+    x: int
+
+
+def structured_values_have_their_type(stage: Stage) -> None:
+    assert_type(Structured(Ticket), Structured[Ticket])
+    assert_type(Structured(Point, id="point", route="call"), Structured[Point])
+    assert_type(Structured(list[int]), Structured[list[int]])
+    assert_type(Structured(dict[str, Ticket]), Structured[dict[str, Ticket]])
+    assert_type(Structured(int, name="count"), Structured[int])
+    named: Structured[Ticket | None] = Structured(Ticket | None)
+    assert_type(Structured(Ticket).prepare(stage), Interaction[Ticket])
+    assert_type(named.output.decode(""), Ticket | None)
+    as_transport: Transport[Ticket] = Structured(Ticket)
+    assert_type(as_transport.prepare(stage).create_response(), Collector[Ticket])
+
+
+def transports_have_the_types_of_their_values(stage: Stage, reply: al.ModelReply, tools: al.ToolSet) -> None:
+    assert_type(PlainText().prepare(stage).create_response().finish(reply), str)
+    assert_type(NativeCall("a", tools).prepare(stage).create_response().finish(reply), object)
+    assert_type(JsonCall("b", [read_note]).prepare(stage).create_response().finish(reply), object)
+    assert_type(Session("c", tools=tools).prepare(stage).create_response().finish(reply), SessionReply)
+    everything: list[Transport[Any]] = [PlainText(), NativeCall("a", tools), Session("c", tools=[read_note])]
+    everything.clear()
+
+
+class Counting:
+    """A collector is anything with these members (R202)."""
+
+    output_chars = 0
+
+    def push(self, fragment: Fragment, /) -> None:
+        self.output_chars += 1
+
+    def finish(self, reply: al.ModelReply, /) -> int:
+        return self.output_chars
+
+
+class Pieces:
+    """So is a transport."""
+
+    id = "pieces"
+
+    def prepare(self, stage: Stage, /) -> Interaction[int]:
+        return Interaction(create_response=Counting, route="pieces")
+
+
+pieces: Transport[int] = Pieces()

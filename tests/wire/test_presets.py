@@ -111,6 +111,17 @@ def test_each_server_has_a_preset_for_requests_that_ask_for_no_usage() -> None:
         assert quiet == msgspec.structs.replace(preset, name=quiet.name, usage_absent=True)
 
 
+def test_a_server_is_asked_for_what_it_is_known_to_do() -> None:
+    """What nobody knows of counts as no schema and a forced call, which is what most servers have."""
+    no_schema = {name for name, preset in PRESETS.items() if not preset.json_schema and not name.endswith("_no_usage")}
+    assert set(PRESETS) - no_schema - {name for name in PRESETS if name.endswith("_no_usage")} == {
+        "openai", "azure", "gemini", "mistral", "ollama", "vllm", "llama_cpp", "cerebras", "perplexity", "xai"
+    }  # fmt: skip
+    unforced = {name for name, preset in PRESETS.items() if not preset.forced_call and not name.endswith("_no_usage")}
+    assert unforced == {"ollama", "perplexity", "minimax", "moonshot", "zai"}
+    assert (LENIENT.json_schema, LENIENT.forced_call) == (False, True)
+
+
 def test_a_preset_is_found_by_name_and_by_host() -> None:
     assert dialect("azure").name == "azure"
     hosts = {

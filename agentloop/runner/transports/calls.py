@@ -32,9 +32,10 @@ class CallsCollector(Generic[T_co]):
 
     Attributes:
         output_chars: characters of text and arguments so far; of the whole reply once it is finished.
+        call: name of the first call, for diagnostics, once it is one of the registered names.
     """
 
-    __slots__ = ("_build", "_ids", "_names", "_positions", "_single", "_transport", "output_chars")
+    __slots__ = ("_build", "_ids", "_names", "_positions", "_single", "_transport", "call", "output_chars")
 
     def __init__(
         self, transport: str, names: Iterable[str], *, single: bool, build: Callable[[ModelReply], T_co]
@@ -44,6 +45,7 @@ class CallsCollector(Generic[T_co]):
         self._positions: list[tuple[str, str]] = []  # id and name of each call so far, "" until told
         self._ids: dict[str, int] = {}
         self.output_chars = 0
+        self.call: str | None = None
 
     def push(self, fragment: Fragment, /) -> None:
         """Take the next piece of text or of a call.
@@ -94,6 +96,8 @@ class CallsCollector(Generic[T_co]):
         if not any(registered.startswith(name) for registered in self._names):
             raise self._unknown()
         self._positions[position] = (id_ or known_id, name or known_name)
+        if position == 0 and name in self._names:
+            self.call = name
 
     def finish(self, reply: ModelReply, /) -> T_co:
         """The value of the reply's calls.
@@ -113,6 +117,7 @@ class CallsCollector(Generic[T_co]):
                 raise self._refused("several_calls", f"expected one call, got {len(calls)}")
         if any(call.name not in self._names for call in calls):
             raise self._unknown()
+        self.call = calls[0].name if calls else None
         self.output_chars = len(text) + sum(len(call.arguments.text) for call in calls)
         return self._build(reply)
 

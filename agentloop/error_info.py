@@ -1,0 +1,105 @@
+"""Any error as a few facts for programs, and which one is raised when several ended a call.
+
+What ended a model call, the foremost first:
+
+    cancel         the caller's own cancel: whoever waits is to stop, whatever else happened
+    signal_reason  why the signal that the call is bound to was cancelled
+    timed_out      the time that the call was given is over
+    error          what the call itself raised
+
+Each is raised as it is, so its identity and its facts stay (R324). The others are not added to it: a
+signal's reason is shared by every call that it ends. Raised where another one is handled, it has that
+one as its ``__context__``, as always in Python.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+
+from .errors import AgentLoopError, CallTimeout, HTTPStatusError, InputError, LimitExceeded, StreamRefused
+
+__all__ = ["ErrorInfo", "PRECEDENCE", "error_info", "foremost"]
+
+PRECEDENCE: Final = ("cancel", "signal_reason", "timed_out", "error")
+"""The arguments of `foremost`, the foremost first."""
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program can decide by. Holds no text of the error, so it can be shown and logged.
+
+    Attributes:
+        code: the error's own ``code`` (``BUDGET`` of a `BudgetError`). Of others ``cancelled``,
+            ``interrupted`` (KeyboardInterrupt, SystemExit), ``timeout`` or ``error``.
+        kind: name of its class.
+        may_have_been_processed: whether the effect may already have happened; of an error that is not
+            ours nobody knows, so it may.
+        retry_after: seconds to wait as a server asked, 0.0 and up; None when it did not say.
+        limit: name of the limit that was reached, None where it is about none.
+    """
+
+    code: str
+    kind: str
+    may_have_been_processed: bool
+    retry_after: float | None = None
+    limit: str | None = None
+
+
+def error_info(error: BaseException) -> ErrorInfo:
+    """The facts of any error.
+
+    Raises:
+        InputError: ``error`` is no exception.
+    """
+    if not isinstance(error, BaseException):
+        raise InputError(f"error_info: expected an exception, got {type(error).__name__}")
+    kind = type(error).__name__
+    if not isinstance(error, AgentLoopError):
+        return ErrorInfo(code=_foreign_code(error), kind=kind, may_have_been_processed=True)
+    return ErrorInfo(
+        code=error.code,
+        kind=kind,
+        may_have_been_processed=error.may_have_been_processed,
+        retry_after=_retry_after(error),
+        limit=error.limit if isinstance(error, LimitExceeded | CallTimeout | StreamRefused) else None,
+    )
+
+
+def foremost(
+    *,
+    cancel: BaseException | None = None,
+    signal_reason: BaseException | None = None,
+    timed_out: CallTimeout | None = None,
+    error: BaseException | None = None,
+) -> BaseException:
+    """The one to raise, in the order of `PRECEDENCE`; changes none of them.
+
+    Args:
+        cancel: what the caller's own cancel raised. One that only carried out the signal or the clock
+            is none: it is ``error``.
+
+    Raises:
+        InputError: there is none.
+    """
+    for found in (cancel, signal_reason, timed_out, error):
+        if found is not None:
+            return found
+    raise InputError(f"foremost: expected one of {', '.join(PRECEDENCE)}, got none")
+
+
+def _foreign_code(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return "interrupted"
+    # an event loop's cancel is known by its name: this layer knows no event loop
+    if not isinstance(error, Exception) and any(base.__name__ == "CancelledError" for base in type(error).__mro__):
+        return "cancelled"
+    return "error"
+
+
+def _retry_after(error: AgentLoopError) -> float | None:
+    seconds = error.retry_after if isinstance(error, HTTPStatusError) else None
+    return None if seconds is None or not 0 <= seconds < math.inf else float(seconds)

@@ -1,0 +1,107 @@
+"""Contexts that need a model to be built: summaries are made by ordinary calls, one range at a time.
+
+A summary is text that a model wrote of what was said. Each call of it is charged, stored and told like
+any other one, and its reply stays what it was; what stands in the context is its text, cut to the
+room that the plan keeps for it, with a mark that says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from ..exchange.cut import summary_message
+from ..messages import Message, ModelExchange, ModelRequest, UserMessage, messages_chars
+from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
+from .context import ContextPlan
+from .tokens import TokenBudget
+
+__all__ = ["SUMMARY_STAGE", "build_context", "counter_of"]
+
+SUMMARY_STAGE: Final = "summary"
+"""The stage of the calls that make summaries."""
+
+_MARK: Final = " [cut]"
+
+
+async def build_context(
+    plan: ContextPlan,
+    messages: Sequence[Message],
+    ask: Callable[[tuple[Message, ...], Summary], Awaitable[tuple[str, str]]],
+    *,
+    summaries: Sequence[SummaryOf] = (),
+    tokens: TokenBudget | None = None,
+    max_chars: float = math.inf,
+) -> BuiltContext:
+    """Build a plan's context, asking for each summary that it needs.
+
+    A range that is too long for one call is read in parts, each after the summary of those before it.
+
+    Args:
+        ask: makes one summary of messages; gives its text and the run that it is stored as.
+        summaries: known ones. tokens: who counts, for a plan with a budget in tokens.
+        max_chars: what one call may be given to read.
+
+    Raises:
+        LimitExceeded, InputError: as `ContextPlan.build`. Exception: what ``ask`` raised.
+    """
+    known = tuple(summaries)
+    while True:
+        built = plan.build(messages, summaries=known, count=counter_of(tokens))
+        if type(built) is BuiltContext:
+            return built
+        assert type(built) is NeedsSummary, "a plan gives one of the two"
+        text, ref = "", ""
+        for part in _parts(built, max_chars):
+            read = (summary_message(text), *part) if text else part
+            text, ref = await ask((*read, _request(built.summary)), built.summary)
+            text = _fitting(text, built.summary)
+        inside = tuple(one for one in known if not (built.start <= one.start and one.end <= built.end))
+        known = (*inside, SummaryOf(start=built.start, end=built.end, text=text, ref=ref))
+
+
+def _request(summary: Summary) -> UserMessage:
+    return UserMessage(content=f"{summary.instruction} At most {summary.max_chars} characters.")
+
+
+def _parts(needed: NeedsSummary, max_chars: float) -> list[tuple[Message, ...]]:
+    """The messages in parts of whole turns that can be read one by one; a turn that is too long is one of its own."""
+    summary = needed.summary
+    room = max_chars - messages_chars((_request(summary), summary_message("x" * summary.max_chars)))
+    parts: list[list[Message]] = [[]]
+    size = 0
+    for turn in _turns(needed.messages):
+        chars = messages_chars(turn)
+        if parts[-1] and size + chars > room:
+            parts.append([])
+            size = 0
+        parts[-1] += turn
+        size += chars
+    return [tuple(part) for part in parts]
+
+
+def _turns(messages: Sequence[Message]) -> list[list[Message]]:
+    turns: list[list[Message]] = []
+    answered = True
+    for message in messages:
+        if not turns or (answered and type(message) is not ModelExchange):
+            turns.append([])
+        turns[-1].append(message)
+        answered = type(message) is ModelExchange
+    return turns
+
+
+def counter_of(tokens: TokenBudget | None) -> Callable[[Sequence[Message]], int] | None:
+    """What counts the tokens of messages alone, None where nobody counts."""
+    if tokens is None:
+        return None
+    return lambda messages: tokens.count(ModelRequest(messages=tuple(messages))) if messages else 0
+
+
+def _fitting(text: str, summary: Summary) -> str:
+    """The text, or as much of it as there is room for; never empty."""
+    room = summary.max_chars
+    if len(text) <= room:
+        return text or _MARK.strip()
+    return text[: max(0, room - len(_MARK))] + _MARK if room > len(_MARK) else text[:room]
