@@ -129,6 +129,11 @@ class Journal:
         return tuple(self._model)
 
     @property
+    def newest(self) -> ModelCallTrace | None:
+        """The model call that was over last; None where none is kept. Costs nothing, however many are."""
+        return self._model[-1] if self._model else None
+
+    @property
     def tools(self) -> tuple[ToolCallTrace, ...]:
         """Executions of tools that are over, in the order of their ends."""
         return tuple(self._tools)
