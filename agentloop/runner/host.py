@@ -30,9 +30,13 @@ __all__ = ["Host"]
 _log = logging.getLogger("agentloop.runner")
 
 _KEPT_CALLS: Final = 128
-"""Ended calls that a host in memory keeps."""
+"""Ended calls that a host in memory keeps at least."""
+
+_DROPPED_CALLS: Final = 32
+"""Of those that are more, so many are dropped at a time: that costs less than one by one."""
 
 _DOMAIN: Final = "agentloop/call/v1"
+_NO_CATALOGUE: Final = digest(_DOMAIN, [])
 
 
 class Host:
@@ -106,7 +110,7 @@ class Host:
         """
         self._open += 1
         self._idle.clear()
-        catalogue = digest(_DOMAIN, [spec.name for spec in tools])
+        catalogue = digest(_DOMAIN, [spec.name for spec in tools]) if tools else _NO_CATALOGUE
         origin_id, now = self.new_id(), self.now_ms()
         work = self.store.open_run(
             lambda book: book.open_origin(
@@ -143,18 +147,9 @@ class Host:
         )
 
     async def leave(self, ref: str) -> None:
-        """The call is over: give its run up, and in memory drop the oldest of those that ended."""
-        try:
-            if self.store.durable:
-                await self.store.let_go(ref)
-            elif self.store.fault is None:
-                self._ended.append(ref)
-                if len(self._ended) > _KEPT_CALLS:
-                    await self.store.forget([self._ended.popleft()])
-        except AgentLoopError as error:  # no matter of the call
-            _log.warning("the run of a model call could not be given up or dropped: %s", error)
-        finally:
-            self._left()
+        """The call is over, whatever cancels arrive: give its run up, and in memory drop the oldest that ended."""
+        work = self._leave(ref)
+        await (settle(work, last=True) if self.store.waits else work)
 
     async def close(self) -> None:
         """Cut off the calls under way, and wait until they have stored their ends. Idempotent."""
@@ -163,6 +158,21 @@ class Host:
         if self._owns_observers and self.observers is not None:
             hub, self.observers = self.observers, None
             await hub.close(CLOSE_SECONDS)
+
+    # -- private
+
+    async def _leave(self, ref: str) -> None:
+        try:
+            if self.store.durable:
+                await self.store.let_go(ref)
+            elif self.store.fault is None:
+                self._ended.append(ref)
+                if len(self._ended) >= _KEPT_CALLS + _DROPPED_CALLS:
+                    await self.store.forget([self._ended.popleft() for _ in range(_DROPPED_CALLS)])
+        except AgentLoopError as error:  # no matter of the call
+            _log.warning("the run of a model call could not be given up or dropped: %s", error)
+        finally:
+            self._left()
 
     def _left(self) -> None:
         self._open -= 1

@@ -11,8 +11,8 @@ signal's reason; the time it was given; then whatever the call met (R324, R325).
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
@@ -64,7 +64,6 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _NO_TOOLS: Final = ToolSet()
-_NO_WAIT: Final = nullcontext()
 
 _LIMITS: Final = LoopLimits(
     reply_bytes=JSON_BYTES, request_bytes=JSON_BYTES, collection_bytes=JSON_BYTES, feedback_bytes=256
@@ -93,7 +92,7 @@ class ModelRunner:
         result.value.title
 
     `Runtime.runner` makes one on the runtime's provider and store. One that is made without a runtime
-    keeps its calls in memory, the newest 128 that ended, and closes no provider. Use it in one event
+    keeps its calls in memory, 128 and up of those that ended last, and closes no provider. Use it in one event
     loop; ``async with`` is needed only where it has ``observers``.
 
     Args:
@@ -176,7 +175,7 @@ class ModelRunner:
     @property
     def last_call(self) -> ModelCallTrace | None:
         """The newest call of its own that ended; to look at, not to match results by."""
-        return self.journal.model[-1] if self.journal.model else None
+        return self.journal.newest
 
     # -- calling
 
@@ -267,7 +266,7 @@ class ModelRunner:
         if type(plan) is not ContextPlan:
             raise InputError(f"build: expected a ContextPlan, got {type(plan).__name__}")
         taken(plan)
-        async with self._alone():
+        with self._alone():
             return await self._build(plan, summaries)
 
     @overload
@@ -338,7 +337,7 @@ class ModelRunner:
                 raise InputError("invoke: expected prepared= alone, got it with what it has fixed already")
             self._check_handle(prepared)
         context = taken(input)
-        async with self._alone():
+        with self._alone():
             if prepared is None:
                 prepared = self.prepare(
                     stage_id="model" if stage_id is None else stage_id,
@@ -427,8 +426,8 @@ class ModelRunner:
         self._busy = False
         self._count = 0
 
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         """One call at a time."""
         if self._busy:
             rule = "expected one call at a time, got another one; concurrent tasks have a child() each"
@@ -458,11 +457,13 @@ class ModelRunner:
             self._emitter.observers = self._host.observers
         self._preflight(prepared, context)
         turn = self._family.turn
-        async with (
-            _NO_WAIT if turn is None else Bound(self._signal),
-            _NO_WAIT if turn is None else turn,
-            Bound(self._signal, self._per_call.timeout),
-        ):
+        if turn is None:
+            return await self._bounded(context, prepared, began)
+        async with Bound(self._signal), turn:
+            return await self._bounded(context, prepared, began)
+
+    async def _bounded(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
+        async with Bound(self._signal, self._per_call.timeout):
             return await self._call(prepared.messages(context.messages), prepared, began)
 
     def _preflight(self, prepared: Prepared[Any], context: BuiltContext) -> None:
@@ -505,7 +506,7 @@ class ModelRunner:
         finally:
             prepared.used = prepared.used or turn.model_calls > 0
             self._count += turn.model_calls
-            await settle(host.leave(ref), last=True)
+            await host.leave(ref)
         return self._result(turn, collection.value)
 
     async def _attempts(self, scope: Scope, prepared: Prepared[T], began: float | None) -> Collection[T]:
@@ -557,7 +558,9 @@ class ModelRunner:
 
     def _result(self, turn: Turn, value: T) -> ModelResult[T]:
         """The value with the record of the call, which the journal has as well."""
-        record = self.journal.model[-1].record()
+        trace = self.journal.newest
+        assert trace is not None, "the end of a call is told before its value is given"
+        record = trace.record()
         return ModelResult(value=value, invocation=msgspec.structs.replace(record, ref=turn.run_id))
 
     def _transport(self, given: Transport[Any] | str | None) -> Transport[Any]:
