@@ -129,8 +129,8 @@ class Journal:
         return tuple(self._model)
 
     @property
-    def newest(self) -> ModelCallTrace | None:
-        """The model call that was over last; None where none is kept. Costs nothing, however many are."""
+    def last_model(self) -> ModelCallTrace | None:
+        """The newest of them, None when there is none; at the same cost however many there are."""
         return self._model[-1] if self._model else None
 
     @property

@@ -13,8 +13,8 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 from ..admission import digest
 from ..effects import Signal, ToolThreads, settle
@@ -66,7 +66,7 @@ class Host:
         self.new_id, self.clock, self.now_ms = new_id, clock, now_ms
         self.sleep, self.random = sleep, random
         self.threads = ToolThreads(1)  # no model call runs a tool
-        self.signal = Signal("host", clock=clock)
+        self.signal = Signal("of a runtime that closed", clock=clock)
         self.observers: ObserverHub | None = None
         self._owns_observers = False
         self._open = 0
@@ -131,25 +131,41 @@ class Host:
             fresh=True,
         )
         try:
-            await (settle(work) if self.store.waits else work)
+            await self._whole(work)
         except BaseException:
             self._left()
             raise
         return self.store.book.turn(ref)
 
-    async def end(self, turn: Turn, outcome: RunOutcome, reason: str) -> None:
-        """Store the end of a call that brought no value; harmless where it has one."""
+    async def end(self, turn: Turn, outcome: RunOutcome, reason: str, error: BaseException) -> None:
+        """Store the end of a call that brought no value; harmless where it has one.
+
+        What ended the call is raised, not what followed from it: a failure here is a note of ``error``.
+        """
         if turn.closed is not None or turn.sends or self.store.fault is not None:
             return  # a stopped store is settled by reloading it
         now = self.now_ms()
-        await self.store.commit(
+        work = self.store.commit(
             lambda book: book.close_run(turn, outcome=outcome, reason=reason, at_ms=now), run_id=turn.run_id
         )
+        try:
+            await self._whole(work)
+        except AgentLoopError as fault:
+            error.add_note(f"The end of the call could not be stored: {fault}")
 
     async def leave(self, ref: str) -> None:
-        """The call is over, whatever cancels arrive: give its run up, and in memory drop the oldest that ended."""
-        work = self._leave(ref)
-        await (settle(work, last=True) if self.store.waits else work)
+        """The call is over: give its run up, and in memory drop the oldest of those that ended."""
+        try:
+            if self.store.durable:
+                await self._whole(self.store.let_go(ref))
+            elif self.store.fault is None:
+                self._ended.append(ref)
+                if len(self._ended) >= _KEPT_CALLS + _DROPPED_CALLS:
+                    await self.store.forget([self._ended.popleft() for _ in range(_DROPPED_CALLS)])
+        except AgentLoopError as error:  # no matter of the call
+            _log.warning("the run of a model call could not be given up or dropped: %s", error)
+        finally:
+            self._left()
 
     async def close(self) -> None:
         """Cut off the calls under way, and wait until they have stored their ends. Idempotent."""
@@ -159,20 +175,9 @@ class Host:
             hub, self.observers = self.observers, None
             await hub.close(CLOSE_SECONDS)
 
-    # -- private
-
-    async def _leave(self, ref: str) -> None:
-        try:
-            if self.store.durable:
-                await self.store.let_go(ref)
-            elif self.store.fault is None:
-                self._ended.append(ref)
-                if len(self._ended) >= _KEPT_CALLS + _DROPPED_CALLS:
-                    await self.store.forget([self._ended.popleft() for _ in range(_DROPPED_CALLS)])
-        except AgentLoopError as error:  # no matter of the call
-            _log.warning("the run of a model call could not be given up or dropped: %s", error)
-        finally:
-            self._left()
+    async def _whole(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Write whatever cancels arrive; the next await that waits raises them."""
+        await (settle(work) if self.store.waits else work)
 
     def _left(self) -> None:
         self._open -= 1

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from ..effects import Bound, Label, Rejected, Scope, Signal, next_attempt, rest, send, settle
+from ..effects import Bound, Label, Rejected, Scope, Signal, next_attempt, rest, send
 from ..errors import (
     AgentLoopError,
     BudgetError,
@@ -175,7 +175,7 @@ class ModelRunner:
     @property
     def last_call(self) -> ModelCallTrace | None:
         """The newest call of its own that ended; to look at, not to match results by."""
-        return self.journal.newest
+        return self.journal.last_model
 
     # -- calling
 
@@ -498,10 +498,10 @@ class ModelRunner:
             scope = self._scope(turn, prepared)
             collection = await self._attempts(scope, prepared, began)
         except Rejected as rejected:
-            await settle(host.end(turn, "limit_reached", rejected.error.limit), last=True)
+            await host.end(turn, "limit_reached", rejected.error.limit, rejected.error)
             raise rejected.error from None
         except BaseException as error:
-            await settle(host.end(turn, *_ending(error)), last=True)
+            await host.end(turn, *_ending(error), error)
             raise
         finally:
             prepared.used = prepared.used or turn.model_calls > 0
@@ -558,9 +558,9 @@ class ModelRunner:
 
     def _result(self, turn: Turn, value: T) -> ModelResult[T]:
         """The value with the record of the call, which the journal has as well."""
-        trace = self.journal.newest
-        assert trace is not None, "the end of a call is told before its value is given"
-        record = trace.record()
+        last = self.journal.last_model
+        assert last is not None, "a call that ended is in the journal"
+        record = last.record()
         return ModelResult(value=value, invocation=msgspec.structs.replace(record, ref=turn.run_id))
 
     def _transport(self, given: Transport[Any] | str | None) -> Transport[Any]:

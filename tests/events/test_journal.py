@@ -119,13 +119,13 @@ def test_the_newest_trace_is_the_last_of_all() -> None:
     told = Told()
     told.model("a1")
     told.model("a2", 2)
-    assert Journal.of(told.events).newest is None
+    assert Journal.of(told.events).last_model is None
     told.model_end("a2", 2)
     told.model_end("a1")
     journal = Journal.of(told.events)
-    assert journal.newest is journal.model[-1]
-    assert journal.newest is not None
-    assert journal.newest.invocation_id == "a1"
+    assert journal.last_model is journal.model[-1]
+    assert journal.last_model is not None
+    assert journal.last_model.invocation_id == "a1"
 
 
 @pytest.mark.parametrize("status", ["error", "cancelled", "pending"])
