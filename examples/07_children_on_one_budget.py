@@ -1,6 +1,7 @@
 """One budget for a whole request: parts that work side by side, and one call kept for the end."""
 
 import asyncio
+from functools import partial
 
 import agentloop as al
 from agentloop.testing import reply
@@ -10,8 +11,8 @@ from endpoint import provider
 
 def answer(request: al.ModelRequest) -> al.ModelReply:
     """What a model would say; it follows from what it is asked."""
-    asked = request.messages[-1].content
-    if asked.startswith("Sum up"):
+    asked = str(request.messages)
+    if "Sum up" in asked:
         return reply(text="Both sides are dry; the north is cold.")
     return reply(text="4 degrees and dry." if "north" in asked else "11 degrees and dry.")
 
@@ -29,10 +30,8 @@ async def main() -> None:
         sides = ("north", "south")
         children = [runner.child(side, reserve_calls=1) for side in sides]  # each leaves one call to its parent
         print(f"before: {budget.left('model_calls')} calls for the request, {children[0].remaining_calls} for children")
-        found = await al.run_children(
-            [lambda child=child, side=side: research(child, side) for child, side in zip(children, sides, strict=True)],
-            max_concurrent=2,
-        )
+        tasks = [partial(research, child, side) for child, side in zip(children, sides, strict=True)]
+        found = await al.run_children(tasks, max_concurrent=2)
         for side, text in zip(sides, found, strict=True):  # in the order of the tasks
             print(f"{side}:  {text}")
 
