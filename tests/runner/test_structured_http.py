@@ -65,7 +65,7 @@ async def asked(
 async def test_a_value_comes_over_http_by_the_route_that_the_server_has(
     replay_server: ReplayServer, dialect: str, route: Route
 ) -> None:
-    """(R207, R219, R253)"""
+    """(R187, R253)"""
     result = await asked(replay_server, saying(route, VALUE), dialect=dialect)
     assert result.value == Ticket(**VALUE)
     made = result.invocation
@@ -113,7 +113,7 @@ async def test_a_route_that_is_asked_for_is_taken_whatever_the_server_is_known_f
 async def test_what_is_not_the_value_is_refused_and_nobody_asks_again(
     replay_server: ReplayServer, route: Route, answer: Callable[[], bytes], code: str
 ) -> None:
-    """(R187, R195, R196, R197)"""
+    """(R195, R196, R197)"""
     with pytest.raises(al.OutputRefused) as caught:
         await asked(replay_server, answer(), route=route)
     assert (caught.value.code, caught.value.transport) == (code, "structured:Ticket")
