@@ -30,9 +30,13 @@ __all__ = ["Host"]
 _log = logging.getLogger("agentloop.runner")
 
 _KEPT_CALLS: Final = 128
-"""Ended calls that a host in memory keeps."""
+"""Ended calls that a host in memory keeps at least."""
+
+_DROPPED_CALLS: Final = 32
+"""Of those that are more, so many are dropped at a time: that costs less than one by one."""
 
 _DOMAIN: Final = "agentloop/call/v1"
+_NO_CATALOGUE: Final = digest(_DOMAIN, [])
 
 
 class Host:
@@ -108,7 +112,7 @@ class Host:
         Raises:
             LimitExceeded: the store is full. PersistenceError: it stopped.
         """
-        catalogue = digest(_DOMAIN, [spec.name for spec in tools])
+        catalogue = digest(_DOMAIN, [spec.name for spec in tools]) if tools else _NO_CATALOGUE
         origin_id, now = self.new_id(), self.now_ms()
         work = self.store.open_run(
             lambda book: book.open_origin(
@@ -164,8 +168,8 @@ class Host:
                 await self._whole(self.store.let_go(ref))
             elif self.store.fault is None:
                 self._ended.append(ref)
-                if len(self._ended) > _KEPT_CALLS:
-                    await self.store.forget([self._ended.popleft()])
+                if len(self._ended) >= _KEPT_CALLS + _DROPPED_CALLS:
+                    await self.store.forget([self._ended.popleft() for _ in range(_DROPPED_CALLS)])
         except AgentLoopError as error:  # no matter of the call
             _log.warning("the run of a model call could not be given up or dropped: %s", error)
         finally:

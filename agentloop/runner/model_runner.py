@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
@@ -65,7 +65,6 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _NO_TOOLS: Final = ToolSet()
-_NO_WAIT: Final = nullcontext()
 
 _LIMITS: Final = LoopLimits(
     reply_bytes=JSON_BYTES, request_bytes=JSON_BYTES, collection_bytes=JSON_BYTES, feedback_bytes=256
@@ -94,7 +93,7 @@ class ModelRunner:
         result.value.title
 
     `Runtime.runner` makes one on the runtime's provider and store. One that is made without a runtime
-    keeps its calls in memory, the newest 128 that ended, and closes no provider. Use it in one event
+    keeps its calls in memory, 128 and up of those that ended last, and closes no provider. Use it in one event
     loop; ``async with`` is needed only where it has ``observers``.
 
     Args:
@@ -229,18 +228,15 @@ class ModelRunner:
         if type(stage_id) is not str or not 1 <= len(stage_id) <= 128:
             raise InputError("stage_id: expected a string of 1 to 128 characters")
         per_call, name = self._per_call, self._models.name(model_id)
-        if max_output_tokens is None:
-            max_output_tokens = per_call.max_output_tokens
-        check_count("max_output_tokens", max_output_tokens, 1)
-        if per_call.sizes.tokens is not None:
+        options = per_call.reserving(max_output_tokens)
+        if per_call.sizes.tokens is not None and max_output_tokens is not None:
             per_call.sizes.tokens.input_limit(max_output_tokens)
         return prepared_by(
             self,
             self._transport(transport),
             Stage(stage_id=stage_id, dialect=self._models.provider(name).dialect),
             model_id=name,
-            max_output_tokens=max_output_tokens,
-            options=per_call.options,
+            options=options,
         )
 
     def measure(self, input: ModelInput, prepared: Prepared[Any]) -> Measurement:
@@ -270,7 +266,7 @@ class ModelRunner:
         if type(plan) is not ContextPlan:
             raise InputError(f"build: expected a ContextPlan, got {type(plan).__name__}")
         taken(plan)
-        async with self._alone():
+        with self._alone():
             return await self._build(plan, summaries)
 
     @overload
@@ -341,7 +337,7 @@ class ModelRunner:
                 raise InputError("invoke: expected prepared= alone, got it with what it has fixed already")
             self._check_handle(prepared)
         context = taken(input)
-        async with self._alone():
+        with self._alone():
             if prepared is None:
                 prepared = self.prepare(
                     stage_id="model" if stage_id is None else stage_id,
@@ -435,8 +431,8 @@ class ModelRunner:
         self._busy = False
         self._count = 0
 
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         """One call at a time."""
         if self._busy:
             rule = "expected one call at a time, got another one; concurrent tasks have a child() each"
@@ -464,12 +460,13 @@ class ModelRunner:
         self._emitter.observers = self._host.observing() or None
         self._preflight(prepared, context)
         turn = self._family.turn
-        bound = Bound(self._signal, self._per_call.timeout)
-        async with (
-            _NO_WAIT if turn is None else Bound(self._signal),
-            _NO_WAIT if turn is None else turn,
-            bound,
-        ):
+        if turn is None:
+            return await self._bounded(context, prepared, began)
+        async with Bound(self._signal), turn:
+            return await self._bounded(context, prepared, began)
+
+    async def _bounded(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
+        async with Bound(self._signal, self._per_call.timeout) as bound:
             return await self._call(bound, prepared.messages(context.messages), prepared, began)
 
     def _preflight(self, prepared: Prepared[Any], context: BuiltContext) -> None:

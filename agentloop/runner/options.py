@@ -25,7 +25,7 @@ from ..messages import ModelOptions
 from ..providers import Provider
 from ..sinks import Diagnostics, Sink, require_sink
 from .children import ChildLimits
-from .prepared import Sizes
+from .prepared import Sizes, require_asked
 from .tokens import TokenBudget
 from .transport import Transport
 from .transports import PlainText
@@ -170,13 +170,22 @@ class Models:
 
 
 class PerCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds each call of a runner and of its children; see `RunnerOptions`."""
+    """What bounds each call of a runner and of its children; see `RunnerOptions`.
+
+    ``options`` have the reservation of a call that says none.
+    """
 
     options: ModelOptions
     timeout: float
     sizes: Sizes
-    max_output_tokens: int
     reasoning: bool
+
+    def reserving(self, max_output_tokens: int | None) -> ModelOptions:
+        """The options of a call that may write so much; None is the runner's reservation, which is in them."""
+        if max_output_tokens is None:
+            return self.options  # the very object, whose encoding the calls of a runner share
+        check_count("max_output_tokens", max_output_tokens, 1)
+        return msgspec.structs.replace(self.options, max_output_tokens=max_output_tokens)
 
 
 def per_call(given: RunnerOptions) -> PerCall:
@@ -196,11 +205,12 @@ def per_call(given: RunnerOptions) -> PerCall:
     options = _typed("options", given.get("options", ModelOptions()), ModelOptions)
     if options.max_output_tokens is not None:
         raise InputError("ModelRunner.options: expected no max_output_tokens, which the runner has by itself")
+    options = msgspec.structs.replace(options, max_output_tokens=max_output_tokens)
+    require_asked(options)
     return PerCall(
         options=options,
         timeout=timeout,
         sizes=_sizes(given, max_output_tokens),
-        max_output_tokens=max_output_tokens,
         reasoning=_typed("reasoning", given.get("reasoning", False), bool),
     )
 

@@ -14,6 +14,7 @@ import msgspec
 from ..errors import BudgetError, InputError
 from ..limits import check_count
 from ..messages import (
+    FunctionSpec,
     Message,
     ModelOptions,
     ModelRequest,
@@ -25,7 +26,7 @@ from ..messages import (
 from .tokens import TokenBudget
 from .transport import Interaction, Stage, Transport
 
-__all__ = ["Measurement", "Prepared", "Sizes", "check_measured", "measured", "prepared_by"]
+__all__ = ["Measurement", "Prepared", "Sizes", "check_measured", "measured", "prepared_by", "require_asked"]
 
 T = TypeVar("T")
 
@@ -144,13 +145,13 @@ def prepared_by(
     stage: Stage,
     *,
     model_id: str | None,
-    max_output_tokens: int,
     options: ModelOptions,
 ) -> Prepared[T]:
     """Prepare a call with a transport, and check what a transport of the host's own made of it.
 
     Args:
-        options: the runner's; what the transport asks for overrides them.
+        options: the runner's, checked, with the reservation of this call as ``max_output_tokens``; what
+            the transport asks for overrides the others.
 
     Raises:
         InputError: the transport cannot be used here, or prepared what is no valid interaction.
@@ -170,14 +171,16 @@ def prepared_by(
     check_count(f"{where}: schema_chars", interaction.schema_chars, 0)
     embeddable = min(interaction.schema_chars, len(interaction.instruction or ""))
     check_count(f"{where}: embedded_chars", interaction.embedded_chars, 0, embeddable)
-    asked = _merged(options, interaction.options, max_output_tokens)
-    probe = (UserMessage(content="-"),)  # a request has at least one message
-    require_model_request(ModelRequest(messages=probe, options=asked, tools=interaction.tools))
+    asked = options
+    if interaction.options != _DEFAULTS or interaction.tools != ():
+        asked = _merged(options, interaction.options)
+        require_asked(asked, interaction.tools)
+    assert asked.max_output_tokens is not None, "it is reserved"
     return Prepared(
         owner,
         stage_id=stage.stage_id,
         model_id=model_id,
-        max_output_tokens=max_output_tokens,
+        max_output_tokens=asked.max_output_tokens,
         transport=transport.id,
         interaction=interaction,
         options=asked,
@@ -231,9 +234,19 @@ def check_measured(measurement: Measurement) -> None:
 _DEFAULTS = ModelOptions()
 
 
-def _merged(base: ModelOptions, over: ModelOptions, max_output_tokens: int) -> ModelOptions:
-    """The runner's options with what a transport asks for, and the reservation of this call."""
+def require_asked(options: ModelOptions, tools: tuple[FunctionSpec, ...] = ()) -> None:
+    """Check in full what a call asks for besides its messages.
+
+    Raises:
+        AdmissionError: a value that is not admitted.
+    """
+    probe = (UserMessage(content="-"),)  # a request has at least one message
+    require_model_request(ModelRequest(messages=probe, options=options, tools=tools))
+
+
+def _merged(base: ModelOptions, over: ModelOptions) -> ModelOptions:
+    """The runner's options with what a transport asks for."""
     changes = {
         name: value for name in over.__struct_fields__ if (value := getattr(over, name)) != getattr(_DEFAULTS, name)
     }
-    return msgspec.structs.replace(base, **changes, max_output_tokens=max_output_tokens)
+    return msgspec.structs.replace(base, **changes)

@@ -7,9 +7,9 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from ..events import Event, ModelEnd, OutputEvent, event_id
+from ..events import Event, ModelEnd, ModelParsed, OutputEvent, ReasoningPreview, TextPreview, event_id
 from ..limits import MODEL_END_SECONDS
 from .cancels import put_off, take_cancel
 from .feed import Feed
@@ -21,6 +21,9 @@ __all__ = ["Emitter", "wall_ms"]
 _log = logging.getLogger("agentloop.sinks")
 
 E = TypeVar("E", bound=Event)
+
+_PASSING: Final = (TextPreview, ReasoningPreview, ModelParsed)
+"""What a journal takes nothing of, so that it needs no event where nobody else hears."""
 
 
 def wall_ms() -> int:
@@ -107,6 +110,8 @@ class Emitter:
         Raises:
             Exception: what the sink raised.
         """
+        if self._sink is None and self.feed is None and self.observers is None and kind in _PASSING:
+            return
         event = self._make(kind, invocation_id, fields)
         sequence = self._sequence
         try:
@@ -130,15 +135,17 @@ class Emitter:
         """
         event = self._make(ModelEnd, invocation_id, fields)
         sequence = self._sequence
+        if self._sink is None:
+            self._publish(event, sequence)
+            return
         task = asyncio.current_task()
         kept = None
         if self._sink is not None and task is not None and task.cancelling():
             kept = await take_cancel()
         cancels = task.cancelling() if task is not None else 0
         try:
-            if self._sink is not None:
-                async with asyncio.timeout(MODEL_END_SECONDS):
-                    await self._sink.emit(event)
+            async with asyncio.timeout(MODEL_END_SECONDS):
+                await self._sink.emit(event)
         except TimeoutError:
             _log.warning("sink took longer than %d ms for model.end", int(MODEL_END_SECONDS * 1000))
         except (Exception, asyncio.CancelledError) as error:  # whatever a host's sink raises

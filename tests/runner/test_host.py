@@ -10,7 +10,9 @@ import pytest
 
 import agentloop as al
 from agentloop.exchange import OriginOpened, RunClosed
+from agentloop.messages import ModelRequest
 from agentloop.persistence import MemoryBackend
+from agentloop.providers import RequestInspection
 from agentloop.runner.host import Host
 from agentloop.testing import RecordingSink, ScriptedProvider, reply
 from tests.runner.calls import facts_of, runner_on
@@ -59,6 +61,7 @@ async def test_each_call_is_a_run_of_its_own_with_what_it_asked_for(slow: bool) 
 
 async def test_a_runner_alone_keeps_the_newest_calls_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentloop.runner.host._KEPT_CALLS", 2)
+    monkeypatch.setattr("agentloop.runner.host._DROPPED_CALLS", 1)
     runner = al.ModelRunner(ScriptedProvider([reply(str(at)) for at in range(4)]))
     refs = [(await runner.invoke("go")).invocation.ref for _ in range(4)]
     kept = {fact.run_id for fact in await facts_of(runner)}
@@ -181,3 +184,37 @@ async def test_the_end_of_a_call_is_stored_once() -> None:
     assert [(fact.outcome, fact.reason) for fact in facts if isinstance(fact, RunClosed)] == [("failed", "x")]
     await host.close()
     await host.close()
+
+
+class Weighing(ScriptedProvider):
+    """Counts how often a request was measured."""
+
+    weighed = 0
+
+    def inspect_request(self, request: ModelRequest) -> RequestInspection:
+        self.weighed += 1
+        return super().inspect_request(request)
+
+
+async def test_without_a_runtime_the_newest_calls_are_kept_and_the_oldest_are_dropped() -> None:
+    runner = al.ModelRunner(ScriptedProvider([reply("Yes.")] * 200), max_calls=200)
+    refs = [(await runner.invoke("Well?")).invocation.ref for _ in range(200)]
+    kept = [row.run_id for row in await runner._host.store.runs()]
+    assert 128 <= len(kept) < 160
+    assert kept == refs[-len(kept) :]
+
+
+async def test_a_request_that_no_other_one_follows_is_measured_only_near_the_ceiling_of_its_provider() -> None:
+    small, tight = Weighing([reply("Yes.")]), Weighing([], max_request_bytes=4_000)
+    await al.ModelRunner(small).invoke("Well?")
+    assert small.weighed == 1  # by the provider, when it is sent
+    with pytest.raises(al.LimitExceeded) as caught:
+        await al.ModelRunner(tight).invoke("Well? " * 1_000)
+    assert caught.value.limit == "max_request_bytes"
+    assert (tight.weighed, tight.requests) == (1, [])
+
+
+async def test_options_that_are_not_admitted_are_refused_when_the_runner_is_made() -> None:
+    options = al.ModelOptions(stop=("\ud800",))
+    with pytest.raises(al.AdmissionError):
+        al.ModelRunner(ScriptedProvider([]), options=options)
