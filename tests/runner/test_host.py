@@ -196,14 +196,6 @@ class Weighing(ScriptedProvider):
         return super().inspect_request(request)
 
 
-async def test_without_a_runtime_the_newest_calls_are_kept_and_the_oldest_are_dropped() -> None:
-    runner = al.ModelRunner(ScriptedProvider([reply("Yes.")] * 200), max_calls=200)
-    refs = [(await runner.invoke("Well?")).invocation.ref for _ in range(200)]
-    kept = [row.run_id for row in await runner._host.store.runs()]
-    assert 128 <= len(kept) < 160
-    assert kept == refs[-len(kept) :]
-
-
 async def test_a_request_that_no_other_one_follows_is_measured_only_near_the_ceiling_of_its_provider() -> None:
     small, tight = Weighing([reply("Yes.")]), Weighing([], max_request_bytes=4_000)
     await al.ModelRunner(small).invoke("Well?")
