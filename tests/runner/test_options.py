@@ -39,7 +39,7 @@ def default_of(option: str) -> float | None:
         "max_input_chars": bounds.sizes.max_input_chars,
         "max_output_chars": bounds.sizes.max_output_chars,
         "max_schema_chars": bounds.sizes.max_schema_chars,
-        "max_output_tokens": bounds.max_output_tokens,
+        "max_output_tokens": bounds.options.max_output_tokens,
     }[option]
 
 
