@@ -699,15 +699,14 @@ async def test_inspect_shows_a_cut_and_the_call_that_made_its_summary(
 
     assert "asked        with 1 summary of 2 (r4/summary/1)" in await asyncio.to_thread(inspect, "--run", "r4")
     assert "asked        without 3 turns" in await asyncio.to_thread(inspect, "--run", "r5")
-    assert "call for     r4" in await asyncio.to_thread(inspect, "--run", "r4/summary/1")
+    assert "made for     r4" in await asyncio.to_thread(inspect, "--run", "r4/summary/1")
     assert "asked" not in await asyncio.to_thread(inspect, "--run", "r3")
     views = {run["run_id"]: run for run in json.loads(await asyncio.to_thread(inspect, "--json"))["runs"]}
-    shown = {name: views["r4"][name] for name in ("left_out", "summarised", "summaries", "call_of")}
-    assert shown == {"left_out": 0, "summarised": 2, "summaries": ["r4/summary/1"], "call_of": None}
+    shown = {name: views["r4"][name] for name in ("left_out", "summarised", "summaries", "call")}
+    assert shown == {"left_out": 0, "summarised": 2, "summaries": ["r4/summary/1"], "call": None}
     assert views["r5"]["left_out"] == 3
-    assert views["r4/summary/1"]["call_of"] == "r4"
+    assert views["r4/summary/1"]["call"]["parent"] == "r4"
     page = tmp_path / "page.html"
     await asyncio.to_thread(inspect, "--html", str(page))
     text = page.read_text(encoding="utf-8")
     assert "with 1 summary of 2 (r4/summary/1)" in text
-    assert "a model call for <code>r4</code>" in text

@@ -89,9 +89,9 @@ def _take(view: RunView, fact: Fact) -> None:
     match fact:
         case OriginOpened():
             view.continues, view.recovery_points = _place(fact.continues), fact.checkpoint
+            view.call = fact.call
             view.messages = [_message(message) for message in fact.messages]
             view.tools = [spec.name for spec in fact.tools]
-            view.call_of = None if fact.call is None else fact.call.parent
             if fact.context is not None:
                 cut = fact.context
                 view.left_out, view.summarised = len(cut.dropped), len(cut.origins) - len(cut.dropped)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from ...exchange import Checkpoint
+from ...exchange import CallBasis, Checkpoint
 from ...messages import Usage
 
 __all__ = [
@@ -122,12 +122,12 @@ class RunView(View):
         state: how it ended; ``running`` while somebody owns it, ``unfinished`` where nobody does.
         recovery_points: whether it was begun with ``checkpoint=True``; None where no record tells.
         checkpoint: where it is, with the evidence; None for a branch.
+        call: the model call of a runner that it is, None for a run of an agent; ``agent`` is its stage then.
         continues: the exchange that it follows, as "origin.index".
         source: for a branch, the conversation that it comes from.
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
         model_calls, tool_calls: how many were started. bytes: of all its records, in the form of today.
         author: who redacted it.
-        call_of: the run, or the request, that it is a runner's model call for; None for a run of an agent.
         left_out, summarised: earlier turns that its requests do not hold, and those that summaries
             stand for. summaries: the calls that made these, oldest first; None where a host wrote one.
     """
@@ -136,6 +136,7 @@ class RunView(View):
     kind: Literal["run", "branch", "redacted"] = "run"
     conversation: str | None = None
     agent: str = ""
+    call: CallBasis | None = None
     state: str = "unfinished"
     reason: str | None = None
     recovery_points: bool | None = None
@@ -148,7 +149,6 @@ class RunView(View):
     continues: str | None = None
     source: str | None = None
     author: str | None = None
-    call_of: str | None = None
     left_out: int = 0
     summarised: int = 0
     summaries: list[str | None] = []
