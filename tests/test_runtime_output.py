@@ -17,7 +17,7 @@ import agentloop as al
 from agentloop.testing import ReplayServer, ScriptedProvider, call, reply
 from agentloop.testing.replay_server import Answer
 from tests.mortal import Ground
-from tests.runs import check_end, pairs_in
+from tests.runs import SlowBackend, check_end, on_backend, pairs_in, turn_of
 
 ROUTES = {"json_schema": "openai", "call": "groq", "json_text": "zai"}
 
@@ -243,6 +243,24 @@ async def test_the_last_model_call_may_give_the_value(route: str) -> None:
             result = await runtime.run(agent(limits=limits), "go")
             await check_end(runtime, result.ref, "completed")
         assert result.value == TICKET
+
+
+async def test_the_call_that_ends_a_run_is_claimed_with_its_reply() -> None:
+    medium = SlowBackend()
+    async with on_backend(medium, scripted("call", answer("call"))) as runtime:
+        await runtime.run(agent(limits=al.LoopLimits(max_model_calls=1)), "go")
+        assert medium.log == ["whole"] * 5  # origin, send, reply and claim, answer, end
+
+
+async def test_a_call_that_the_agent_itself_forces_comes_first() -> None:
+    options = al.ModelOptions(tool_choice=al.ToolChoice(name="note"), parallel_tool_calls=True)
+    provider = scripted("call", reply(calls=[call("note", text="a")]), answer("call"))
+    async with al.Runtime(provider) as runtime:
+        assert (await runtime.run(agent(note, options=options), "go")).value == TICKET
+    assert provider.requests[0].options == options
+    for choice in (None, "auto", "none"):
+        asking = agent(note, options=al.ModelOptions(tool_choice=choice)).prepare(provider.dialect)
+        assert asking.options == al.ModelOptions(tool_choice="required")
 
 
 async def test_a_limit_that_is_reached_before_the_value_ends_the_run_without_it() -> None:
@@ -499,3 +517,4 @@ async def test_a_type_that_is_at_fault_ends_the_run_with_its_error() -> None:
             with pytest.raises(al.ToolDefinitionError, match="decoding its arguments raised RuntimeError"):
                 await runtime.result(ref)
             await check_end(runtime, ref, "failed", "bad_tool")
+            assert len(turn_of(runtime, ref).entries) == 1  # the reply is paid for, and stored
