@@ -151,3 +151,12 @@ def test_without_an_output_every_server_is_asked_for_just_what_the_agent_says() 
     assert asking.options is options
     assert asking.toolset is agent.toolset
     assert (asking.check, asking.read, asking.final) == (None, None, None)
+
+
+@pytest.mark.parametrize(("server", "route"), [("openai", "json_schema"), ("vllm", "call"), ("gemini", "call")])
+def test_a_schema_is_not_asked_for_where_it_would_keep_the_model_from_its_tools(server: str, route: str) -> None:
+    """(R205)"""
+    assert al.Agent(name="a", tools=[ping], output=Ticket).prepare(dialect(server)).label.route == route
+    assert al.Agent(name="a", output=Ticket).prepare(dialect(server)).label.route == "json_schema"
+    said = al.Structured(Ticket, route="json_schema")
+    assert al.Agent(name="a", tools=[ping], output=said).prepare(dialect(server)).label.route == "json_schema"
