@@ -39,9 +39,10 @@ def check_agent(agent: Agent[Any], asking: Asking[Any], turn: Turn) -> None:
         asking: what it asks of the server that the run shall go on with.
 
     Raises:
-        RestoreError: ``agent_changed``: it has another name. ``input_changed``: other instructions,
-            options or output, or another way to ask for that. ``catalogue_changed``: tools that are
-            other ones, are shown to the model otherwise, or are run or recovered otherwise.
+        RestoreError: ``agent_changed``: it has another name, or the run is no agent's but a model call of
+            a runner. ``input_changed``: other instructions, options or output, or another way to ask for
+            that. ``catalogue_changed``: tools that are other ones, are shown to the model otherwise, or are
+            run or recovered otherwise.
     """
     opened = turn.opened
     _check_name(agent, turn)
@@ -88,7 +89,8 @@ def check_input(messages: Iterable[SystemMessage | UserMessage], turn: Turn) -> 
 def _check_name(agent: Agent[Any], turn: Turn) -> None:
     opened = turn.opened
     if opened.call is not None:
-        raise _refusal("agent_changed", turn, f"no agent: it is a model call of stage {opened.agent!r}", "an agent")
+        call = f"a model call of a runner (stage {opened.agent!r}), which is made once and not taken up"
+        raise _refusal("agent_changed", turn, "a run of an agent", call)
     if agent.name != opened.agent:
         raise _refusal("agent_changed", turn, f"agent {opened.agent!r}", f"agent {agent.name!r}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from . import bench_assembler, bench_durable, bench_import, bench_loop, bench_request, bench_sse
+from . import bench_assembler, bench_durable, bench_import, bench_loop, bench_request, bench_runner, bench_sse
 from .measure import Row, Settings
 
 __all__ = ["main"]
@@ -23,6 +23,7 @@ TOPICS: dict[str, Callable[[Settings], list[Row]]] = {
     "assembler": bench_assembler.measure,
     "request": bench_request.measure,
     "loop": bench_loop.measure,
+    "runner": bench_runner.measure,
     "durable": bench_durable.measure,
     "import": bench_import.measure,
 }

@@ -1,7 +1,8 @@
 """Serves a tool loop's replies in a process of its own, so that only the client is measured.
 
 `python -m benchmarks.serve TURNS` prints its base URL and serves until its standard input closes. The
-answer to a request follows from the number of tool results in it, so every client gets the same.
+answer to a request follows from the number of tool results in it, so every client gets the same. A
+request that says ``as JSON`` is answered with notes in JSON.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from .streams import text_events, tool_events
+from .streams import notes_events, text_events, tool_events
 
-__all__ = ["replies"]
+__all__ = ["AS_JSON", "FINAL_DELTAS", "replies"]
 
 FINAL_DELTAS = 200
+AS_JSON = "as JSON"
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -25,6 +27,9 @@ def replies(turns: int) -> list[list[bytes]]:
         for turn in range(turns)
     ]
     return [*asked, text_events(FINAL_DELTAS, seed=turns)]
+
+
+_NOTES = notes_events(FINAL_DELTAS)
 
 
 class _Replay(asyncio.Protocol):
@@ -47,8 +52,9 @@ class _Replay(asyncio.Protocol):
         if len(rest) < size:
             return
         self._buffer = rest[size:]
-        turn = rest[:size].count(b'"role":"tool"')
-        chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in self._answers[turn]]
+        body = rest[:size]
+        events = _NOTES if AS_JSON.encode() in body else self._answers[body.count(b'"role":"tool"')]
+        chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
         self._transport.write(_HEAD + chunks[0])
         for chunk in chunks[1:]:
             self._transport.write(chunk)

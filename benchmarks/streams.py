@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from typing import Any
 
-__all__ = ["MODEL", "blocks", "text_events", "tool_events"]
+__all__ = ["MODEL", "blocks", "notes_events", "text_events", "tool_events"]
 
 MODEL = "bench-model"
 BLOCK = 16 * 1024
@@ -33,6 +34,18 @@ def text_events(deltas: int, *, seed: int = 1) -> list[bytes]:
     """A reply of so many text deltas, one event each, with role, finish, usage and `[DONE]`."""
     rng = random.Random(seed)
     pieces = [{"content": rng.choice(_WORDS)} for _ in range(deltas)]
+    return _events([{"role": "assistant", "content": "", "refusal": None}, *pieces], "stop", seed)
+
+
+def notes_events(deltas: int, *, seed: int = 1) -> list[bytes]:
+    """A reply whose text is ``{"notes": [{"title": …, "stock": …}, …]}``, in so many text deltas."""
+    rng = random.Random(seed)
+    notes = [
+        {"title": "".join(rng.choices(_WORDS, k=6)), "stock": rng.randrange(1_000)} for _ in range(1 + deltas // 20)
+    ]
+    text = json.dumps({"notes": notes}, ensure_ascii=False, separators=(",", ":"))
+    edges = [len(text) * at // deltas for at in range(deltas + 1)]
+    pieces = [{"content": text[start:end]} for start, end in pairwise(edges)]
     return _events([{"role": "assistant", "content": "", "refusal": None}, *pieces], "stop", seed)
 
 

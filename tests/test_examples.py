@@ -48,6 +48,24 @@ SHOWS = {
         "3 model calls over both processes; in the ledger: order-17/1.0 12",
         "the second process ended with status 0",
     ],
+    "06_typed_result.py": [
+        "value       Ticket(title='Printer on fire', urgency='high', floor=3)",
+        "record      stage triage, call 1, by json_schema, success",
+        'refused     schema_mismatch: $.urgency: expected one of "high", "low"',
+        "the reply   found; 0 calls left",
+        "deepseek    'Printer on fire' by call",
+        "moonshot    'Printer on fire' by json_text",
+    ],
+    "07_children_on_one_budget.py": [
+        "before: 3 calls for the request, 2 for children",
+        "north:  4 degrees and dry.",
+        "south:  11 degrees and dry.",
+        "refused: model_calls: allowed 2, got at least 3; nothing was sent, 1 left",
+        "report: Both sides are dry; the north is cold.",
+        "after:  1 call of its own, 3 with its children's",
+        "  north/research 1: success\n  not admitted: model_calls, allowed 2, 3 wanted",
+        "  request/report 1: success",
+    ],
 }
 
 GUARD = """

@@ -19,8 +19,10 @@ from agentloop import errors, limits
 from agentloop.cli import COMMANDS
 from agentloop.exchange import Fact, ReplyTaken, SendEnded, SlotMoved, SlotState
 from agentloop.persistence.sqlite import SQLiteBackend
+from agentloop.runner import Route
 from agentloop.testing import ReplayServer, ScriptedProvider, call, reply
 from agentloop.tools.recovery import RecoveryKind
+from agentloop.wire.presets import PRESETS
 from tests.readme_tables import README, rendered, section
 
 ROOT = README.parent
@@ -43,6 +45,11 @@ def stream(delta: dict[str, Any], finish: str) -> bytes:
 FUNCTION = {"name": "read_note", "arguments": '{"name":"plan"}'}
 ASKS = stream({"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": FUNCTION}]}, "tool_calls")
 ANSWERS = stream({"content": "On 12 May."}, "stop")
+TYPED = {
+    "Ticket": '{"title":"Printer on fire","urgency":"high"}',
+    "Size": '{"width":"two metres"}',
+}
+"""What it says where a schema is asked for, by the name of that."""
 
 
 @pytest.fixture
@@ -67,6 +74,9 @@ def endpoint() -> Iterator[ReplayServer]:
 
 def answer(request: al.ModelRequest) -> al.ModelReply:
     """What the model of the fragments says: it calls the first tool once, then answers."""
+    wanted = request.options.response_format
+    if wanted is not None:
+        return reply(text=TYPED[wanted.name or ""])
     if not request.tools or request.exchanges:
         return reply(text="On 12 May.")
     name = request.tools[0].name
@@ -92,7 +102,7 @@ def test_the_fragments_run_inside_a_runtime(
     endpoint: ReplayServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    scope: dict[str, Any] = {"base_url": endpoint.url}
+    scope: dict[str, Any] = {"__name__": "readme", "base_url": endpoint.url}
     exec(compile(FIRST.partition("async def main")[0], "README.md", "exec"), scope)
 
     async def run_all() -> dict[str, Any]:
@@ -102,7 +112,7 @@ def test_the_fragments_run_inside_a_runtime(
                 continue
             async with al.Runtime(ScriptedProvider([answer] * 8)) as runtime:
                 scope["runtime"] = runtime
-                body = compile(code, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                body = compile(code, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
                 made = eval(body, scope)
                 if inspect.isawaitable(made):
                     await made
@@ -282,6 +292,35 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert numbers["one send: total / idle / first event / connect"] == shown
     tools = f"{limits.MAX_TOOLS}; {limits.TOOL_TIMEOUT:g} s"
     assert numbers["tools an agent; timeout of one execution"] == tools
+
+
+def test_the_budgets_of_a_runner_are_those_of_the_code() -> None:
+    told = section_of("### Budgets")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", told, re.MULTILINE))
+    children = al.ChildLimits()
+    assert rows == {
+        "max_calls": f"{limits.MAX_RUNNER_CALLS}",
+        "max_tokens": "off",
+        "call_timeout": f"{limits.CALL_TIMEOUT:g} s",
+        "max_input_chars": f"{limits.MAX_INPUT_CHARS:,}",
+        "max_schema_chars": f"{limits.MAX_SCHEMA_CHARS:,}",
+        "max_output_chars": f"{limits.MAX_OUTPUT_CHARS:,}",
+        "max_output_tokens": f"{limits.MAX_OUTPUT_TOKENS:,}",
+        "token_budget": "off",
+        "children": f"depth {children.max_depth}, {children.max_concurrent_calls} call at a time, "
+        f"{children.max_children} in all",
+    }
+
+
+def test_the_route_of_each_dialect_is_told() -> None:
+    told = section(TEXT, "routes")
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", told, re.MULTILINE))
+    assert list(rows) == list(get_args(Route))
+    named = {name: route for route, names in rows.items() for name in re.findall(r"`(\w+)`", names)}
+    for name, dialect in PRESETS.items():
+        if not name.endswith("_no_usage"):
+            taken = al.Structured(int).prepare(al.Stage(stage_id="s", dialect=dialect)).route
+            assert taken == named.get(name, "call"), name
 
 
 def test_what_it_points_to_is_there() -> None:

@@ -67,7 +67,7 @@ async def send(
     began = scope.clock() if began is None else began
     ref = scope.store.book.reference(scope.turn)
     try:
-        request = _preflight(scope, ref)
+        request = _preflight(scope, ref, room=scope.limits.reply_bytes if collecting is None else 0)
         scope.ledger.debit("model_calls")
     except LimitExceeded as error:
         _tell_rejected(scope, error)
@@ -141,8 +141,11 @@ async def _ended(task: asyncio.Task[ModelReply]) -> None:
     await asyncio.wait({task})
 
 
-def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
-    """Check every limit that can be checked before the request leaves (R102, R103)."""
+def _preflight(scope: Scope, ref: RequestRef, *, room: int) -> ModelRequest:
+    """Check every limit that can be checked before the request leaves (R102, R103).
+
+    ``room`` is what the next request of the run is longer by at most; 0 where there is none.
+    """
     limits, turn = scope.limits, scope.turn
     scope.ledger.check("model_calls")
     scope.ledger.check("tokens")
@@ -151,7 +154,7 @@ def _preflight(scope: Scope, ref: RequestRef) -> ModelRequest:
         raise LimitExceeded("collection_bytes", limits.collection_bytes, collection)
     request = scope.store.book.request(ref, max_bytes=limits.request_bytes)
     wire, own = limits.max_wire_request_bytes, scope.provider.max_request_bytes
-    if _measured(scope, request, turn.request_size):
+    if _measured(scope, request, turn.request_size, room):
         if wire is not None and scope.sent_bytes > wire:
             raise LimitExceeded("max_wire_request_bytes", wire, scope.sent_bytes)
         if own is not None and scope.sent_bytes > own:
@@ -164,14 +167,14 @@ def measure(scope: Scope) -> None:
     turn = scope.turn
     request = scope.store.book.request(scope.store.book.reference(turn), max_bytes=sys.maxsize)
     answering = sum(entry.size for entry in turn.entries[len(turn.exchanges) :])
-    _measured(scope, request, turn.request_size - answering)
+    _measured(scope, request, turn.request_size - answering, scope.limits.reply_bytes)
 
 
-def _measured(scope: Scope, request: ModelRequest, size: int) -> bool:
+def _measured(scope: Scope, request: ModelRequest, size: int, room: int) -> bool:
     """Bound the request on the wire, and measure it where it may be near a ceiling; say whether it was measured."""
     limits, own = scope.limits, scope.provider.max_request_bytes
     scope.sent_bytes = bound = 2 * size + _WIRE_SLACK
-    near = own is not None and bound + limits.reply_bytes > own
+    near = own is not None and bound + room > own
     if limits.max_wire_request_bytes is None and not near:
         return False
     scope.sent_bytes = scope.provider.inspect_request(request).body_bytes
@@ -261,6 +264,7 @@ class _Attempt:
         scope, reasoning, limit = self._scope, self._scope.reasoning, self._scope.limits.reply_bytes
         collecting = self._collecting
         if collecting is not None:
+            collecting.check()
             collecting.begin()
         self.sending, handing = True, False
         try:
@@ -284,6 +288,8 @@ class _Attempt:
         fault = None if collecting is None else collecting.finish(reply)
         if self._pending is None and fault is None:
             await self.tell_parsed(reply)
+        if collecting is not None and fault is None:
+            collecting.check()
         await self._take(reply, fault)
         if fault is not None:
             raise fault
@@ -394,7 +400,10 @@ class _Attempt:
             return error.code
         if self._paused(error):
             return "paused"
-        return "delivery" if isinstance(error, Exception) else "cancelled"
+        if isinstance(error, Exception):
+            return "delivery"
+        reason = self._scope.reason()
+        return reason.code if isinstance(reason, AgentLoopError) else "cancelled"
 
     # -- telling
 

@@ -129,6 +129,11 @@ class Journal:
         return tuple(self._model)
 
     @property
+    def last_model(self) -> ModelCallTrace | None:
+        """The newest of them, None when there is none; at the same cost however many there are."""
+        return self._model[-1] if self._model else None
+
+    @property
     def tools(self) -> tuple[ToolCallTrace, ...]:
         """Executions of tools that are over, in the order of their ends."""
         return tuple(self._tools)

@@ -14,6 +14,7 @@ import msgspec
 from ..errors import BudgetError, InputError
 from ..limits import check_count
 from ..messages import (
+    FunctionSpec,
     Message,
     ModelOptions,
     ModelRequest,
@@ -25,7 +26,17 @@ from ..messages import (
 from .tokens import TokenBudget
 from .transport import Interaction, Stage, Transport
 
-__all__ = ["Measurement", "Prepared", "Sizes", "check_measured", "instructed", "measured", "merged", "prepared_by"]
+__all__ = [
+    "Measurement",
+    "Prepared",
+    "Sizes",
+    "check_measured",
+    "instructed",
+    "measured",
+    "merged",
+    "prepared_by",
+    "require_asked",
+]
 
 T = TypeVar("T")
 
@@ -130,13 +141,13 @@ def prepared_by(
     stage: Stage,
     *,
     model_id: str | None,
-    max_output_tokens: int,
     options: ModelOptions,
 ) -> Prepared[T]:
     """Prepare a call with a transport, and check what a transport of the host's own made of it.
 
     Args:
-        options: the runner's; what the transport asks for overrides them.
+        options: the runner's, checked, with the reservation of this call as ``max_output_tokens``; what
+            the transport asks for overrides the others.
 
     Raises:
         InputError: the transport cannot be used here, or prepared what is no valid interaction.
@@ -149,17 +160,23 @@ def prepared_by(
         raise InputError(f"{where}: expected create_response to be callable")
     if interaction.instruction is not None and type(interaction.instruction) is not str:
         raise InputError(f"{where}: expected an instruction of type str or None")
+    if type(interaction.route) is not str or not 1 <= len(interaction.route) <= 128:
+        raise InputError(f"{where}: expected a route of 1 to 128 characters")
+    if type(interaction.options) is not ModelOptions or interaction.options.max_output_tokens is not None:
+        raise InputError(f"{where}: expected ModelOptions without max_output_tokens, which the call says")
     check_count(f"{where}: schema_chars", interaction.schema_chars, 0)
     embeddable = min(interaction.schema_chars, len(interaction.instruction or ""))
     check_count(f"{where}: embedded_chars", interaction.embedded_chars, 0, embeddable)
-    asked = msgspec.structs.replace(merged(options, interaction.options), max_output_tokens=max_output_tokens)
-    probe = (UserMessage(content="-"),)  # a request has at least one message
-    require_model_request(ModelRequest(messages=probe, options=asked, tools=interaction.tools))
+    asked = options
+    if interaction.options != _DEFAULTS or interaction.tools != ():
+        asked = merged(options, interaction.options)
+        require_asked(asked, interaction.tools)
+    assert asked.max_output_tokens is not None, "it is reserved"
     return Prepared(
         owner,
         stage_id=stage.stage_id,
         model_id=model_id,
-        max_output_tokens=max_output_tokens,
+        max_output_tokens=asked.max_output_tokens,
         transport=transport.id,
         interaction=interaction,
         options=asked,
@@ -237,3 +254,13 @@ def instructed(said: tuple[Message, ...], instruction: str | None) -> tuple[Mess
     assert type(last) is SystemMessage, "it leads"
     longer = SystemMessage(content=f"{last.content}\n\n{instruction}")
     return (*said[: leading - 1], longer, *said[leading:])
+
+
+def require_asked(options: ModelOptions, tools: tuple[FunctionSpec, ...] = ()) -> None:
+    """Check in full what a call asks for besides its messages.
+
+    Raises:
+        AdmissionError: a value that is not admitted.
+    """
+    probe = (UserMessage(content="-"),)  # a request has at least one message
+    require_model_request(ModelRequest(messages=probe, options=options, tools=tools))

@@ -7,10 +7,11 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from ..events import Event, ModelEnd, OutputEvent, event_id
+from ..events import Event, ModelEnd, ModelParsed, OutputEvent, ReasoningPreview, TextPreview, event_id
 from ..limits import MODEL_END_SECONDS
+from .cancels import put_off, take_cancel
 from .feed import Feed
 from .observers import ObserverHub
 from .sink import Sink
@@ -20,6 +21,9 @@ __all__ = ["Emitter", "wall_ms"]
 _log = logging.getLogger("agentloop.sinks")
 
 E = TypeVar("E", bound=Event)
+
+_PASSING: Final = (TextPreview, ReasoningPreview, ModelParsed)
+"""What a journal takes nothing of, so that it needs no event where nobody else hears."""
 
 
 def wall_ms() -> int:
@@ -70,7 +74,7 @@ class Emitter:
         self._parent_span_id = parent_span_id
         self.numbers = itertools.count(1) if numbers is None else numbers
         self._sequence = 0
-        self._sink_failed = False  # a sink's failure ends the run, so it is not told again in the log
+        self._sink_failed = False  # a sink's failure ends the call, so it is not told again in the log
 
     def _make(self, kind: type[E], invocation_id: str | None, fields: dict[str, Any]) -> E:
         self._sequence = sequence = next(self.numbers)
@@ -106,6 +110,8 @@ class Emitter:
         Raises:
             Exception: what the sink raised.
         """
+        if self._sink is None and self.feed is None and self.observers is None and kind in _PASSING:
+            return
         event = self._make(kind, invocation_id, fields)
         sequence = self._sequence
         try:
@@ -124,16 +130,22 @@ class Emitter:
 
         When the run is ending because its sink failed before, the run's own error tells of it.
 
-        A second cancel that arrives meanwhile is passed on after the event is published.
+        A cancel that was put off is raised after it, not in the sink. Another one that arrives meanwhile is
+        passed on after the event is published.
         """
         event = self._make(ModelEnd, invocation_id, fields)
         sequence = self._sequence
+        if self._sink is None:
+            self._publish(event, sequence)
+            return
         task = asyncio.current_task()
+        kept = None
+        if self._sink is not None and task is not None and task.cancelling():
+            kept = await take_cancel()
         cancels = task.cancelling() if task is not None else 0
         try:
-            if self._sink is not None:
-                async with asyncio.timeout(MODEL_END_SECONDS):
-                    await self._sink.emit(event)
+            async with asyncio.timeout(MODEL_END_SECONDS):
+                await self._sink.emit(event)
         except TimeoutError:
             _log.warning("sink took longer than %d ms for model.end", int(MODEL_END_SECONDS * 1000))
         except (Exception, asyncio.CancelledError) as error:  # whatever a host's sink raises
@@ -142,4 +154,7 @@ class Emitter:
             if not self._sink_failed:
                 _log.exception("sink failed on model.end; the outcome stands")
         finally:
+            self._sink_failed = False  # of this call; a runner's emitter tells of others as well
             self._publish(event, sequence)
+        if kept is not None:
+            put_off(kept)

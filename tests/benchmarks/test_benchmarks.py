@@ -50,3 +50,11 @@ def test_the_data_is_admitted_by_the_strict_dialect() -> None:
             assembler.feed(block)
         reply = assembler.finish()
         assert bool(reply.calls) != bool(reply.text)
+
+
+def test_the_notes_come_in_so_many_deltas_and_are_json() -> None:
+    events = streams.notes_events(50)
+    assert len(events) == 50 + 4  # the role, the finish, the usage and the end
+    assembler = ReplyAssembler()
+    assembler.feed(b"".join(events))
+    assert set(json.loads(assembler.finish().text)) == {"notes"}

@@ -115,6 +115,19 @@ def test_a_model_call_that_is_over_has_one_trace_with_its_identity_time_and_end(
     )
 
 
+def test_the_newest_trace_is_the_last_of_all() -> None:
+    told = Told()
+    told.model("a1")
+    told.model("a2", 2)
+    assert Journal.of(told.events).last_model is None
+    told.model_end("a2", 2)
+    told.model_end("a1")
+    journal = Journal.of(told.events)
+    assert journal.last_model is journal.model[-1]
+    assert journal.last_model is not None
+    assert journal.last_model.invocation_id == "a1"
+
+
 @pytest.mark.parametrize("status", ["error", "cancelled", "pending"])
 def test_a_call_that_gave_no_value_has_a_trace_and_no_record(status: Any) -> None:
     """(R254)"""

@@ -19,6 +19,7 @@ from agentloop.events import (
     ToolStarted,
     decode_event,
     encode_event,
+    event_id,
 )
 from agentloop.messages import Usage
 from agentloop.sinks import Emitter, Feed, ObserverHub, wall_ms
@@ -288,3 +289,37 @@ async def test_an_event_is_a_preview_and_no_fact() -> None:
     with pytest.raises((AttributeError, AssertionError)):
         desk.book.install([shown])
     assert (turn.entries, turn.exchanges) == ([], [])
+
+
+async def test_a_cancel_that_was_put_off_does_not_cut_the_last_event_off_and_is_raised_after_it() -> None:
+    """(R265)"""
+    got: list[Event] = []
+
+    class Slow:
+        async def emit(self, event: OutputEvent) -> None:
+            await asyncio.sleep(0)
+            got.append(event)
+
+    line = Line(sink=Slow())
+    await line.start()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel("the host's words")
+    await line.end("cancelled")
+    assert [event.type for event in got] == ["model.start", "model.end"]
+    with pytest.raises(asyncio.CancelledError, match="the host's words"):
+        await asyncio.sleep(0)
+    assert task.uncancel() == 0
+
+
+async def test_where_only_a_journal_hears_no_event_is_made_that_it_takes_nothing_of() -> None:
+    heard: list[Event] = []
+    emitter = Emitter("r", None, journal=heard.append)
+    fields = {"attempt_id": "a", "call_sequence": 1}
+    await emitter.output(ModelStart, "a", **fields, stage_id="model", model="m", dialect="openai")
+    await emitter.output(TextPreview, "a", attempt_id="a", offset=0, text="Hi")
+    await emitter.end("a", **fields, status="success", retracted=False)
+    assert [(event.type, event.event_id) for event in heard] == [
+        ("model.start", event_id("r", 1)),
+        ("model.end", event_id("r", 2)),
+    ]
