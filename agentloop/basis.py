@@ -41,8 +41,8 @@ def check_agent(agent: Agent[Any], asking: Asking[Any], turn: Turn) -> None:
     Raises:
         RestoreError: ``agent_changed``: it has another name, or the run is no agent's but a model call of
             a runner. ``input_changed``: other instructions, options or output, or another way to ask for
-            that. ``catalogue_changed``: tools that are other ones, are shown to the model otherwise, or
-            are run or recovered otherwise.
+            that. ``catalogue_changed``: tools that are other ones, are shown to the model otherwise, or are
+            run or recovered otherwise.
     """
     opened = turn.opened
     _check_name(agent, turn)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import agentloop as al
 from agentloop.testing import ScriptedProvider, reply
+from agentloop.wire.presets import dialect
 
 
 @al.tool
 async def ping() -> str:
     """Answer."""
     return "pong"
+
+
+class Ticket(msgspec.Struct):
+    title: str
 
 
 def test_an_agent_without_tools_is_plain_chat() -> None:
@@ -53,7 +59,7 @@ def test_at_most_32_tools() -> None:
         al.Agent(name="a", tools=[make(at) for at in range(33)])
 
 
-@pytest.mark.parametrize("field", ["name", "instructions", "toolset", "options", "limits", "system", "other"])
+@pytest.mark.parametrize("field", ["name", "instructions", "toolset", "options", "limits", "system", "output", "other"])
 def test_nothing_of_an_agent_can_be_changed(field: str) -> None:
     agent = al.Agent(name="a", tools=[ping])
     with pytest.raises(AttributeError, match="an agent is immutable"):
@@ -74,6 +80,12 @@ def test_nothing_of_an_agent_can_be_changed(field: str) -> None:
         ({"limits": 8}, "Agent.limits: expected LoopLimits, got int"),
         ({"tools": [print]}, "expected a Tool"),
         ({"options": al.ModelOptions(tool_choice=al.ToolChoice(name="nobody"))}, "expected the name of a tool"),
+        ({"output": object}, "output 'output'"),
+        ({"output": al.PlainText()}, "output 'output'"),
+        (
+            {"output": Ticket, "options": al.ModelOptions(response_format=al.ResponseFormat(kind="json"))},
+            "Agent.options: expected no response_format with output=, which asks for its own",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
@@ -91,3 +103,60 @@ async def test_any_number_of_runs_share_an_agent() -> None:
     async with al.Runtime(providers[0]) as one, al.Runtime(providers[1]) as two:
         for runtime in (one, one, two):
             assert (await runtime.run(agent, "go")).text == "hi"
+
+
+# -- with an output
+
+
+def test_an_output_is_a_type_or_a_structured_that_says_more() -> None:
+    """(R205)"""
+    agent = al.Agent(name="a", output=Ticket)
+    assert agent.output is not None
+    assert (agent.output.id, agent.output.output.name) == ("structured:Ticket", "Ticket")
+    said = al.Structured(Ticket, id="t", name="ticket", route="call", instruction="Sort it.")
+    asking = al.Agent(name="a", output=said).prepare(dialect("openai"))
+    assert (asking.label.transport, asking.label.route, asking.final) == ("t", "call", "ticket")
+    assert asking.system == (al.SystemMessage(content="Sort it."),)
+    assert al.Agent(name="a").output is None
+
+
+def test_the_output_function_may_not_have_the_name_of_a_tool() -> None:
+    """(R329)"""
+
+    @al.tool(name="Ticket")
+    def other() -> str:
+        """Another one."""
+        return ""
+
+    with pytest.raises(al.ToolDefinitionError, match=r"duplicate_tool_name.*output 'Ticket' define it"):
+        al.Agent(name="a", tools=[other], output=Ticket)
+    assert al.Agent(name="a", tools=[other], output=al.Structured(Ticket, name="answer")).toolset.names == ("Ticket",)
+
+
+@pytest.mark.parametrize("output", [None, Ticket])
+def test_what_is_asked_of_a_server_is_prepared_once(output: Any) -> None:
+    agent = al.Agent(name="a", tools=[ping], output=output)
+    for name in ("openai", "groq", "zai"):
+        asking = agent.prepare(dialect(name))
+        assert agent.prepare(msgspec.structs.replace(dialect(name))) is asking
+
+
+def test_without_an_output_every_server_is_asked_for_just_what_the_agent_says() -> None:
+    """(R199)"""
+    options = al.ModelOptions(temperature=0.5)
+    agent = al.Agent(name="a", instructions="Be brief.", tools=[ping], options=options)
+    asking = agent.prepare(dialect("openai"))
+    assert asking is agent.prepare(dialect("zai"))
+    assert (asking.system, asking.options, asking.toolset) == (agent.system, options, agent.toolset)
+    assert asking.options is options
+    assert asking.toolset is agent.toolset
+    assert (asking.check, asking.read, asking.final) == (None, None, None)
+
+
+@pytest.mark.parametrize(("server", "route"), [("openai", "json_schema"), ("vllm", "call"), ("gemini", "call")])
+def test_a_schema_is_not_asked_for_where_it_would_keep_the_model_from_its_tools(server: str, route: str) -> None:
+    """(R205)"""
+    assert al.Agent(name="a", tools=[ping], output=Ticket).prepare(dialect(server)).label.route == route
+    assert al.Agent(name="a", output=Ticket).prepare(dialect(server)).label.route == "json_schema"
+    said = al.Structured(Ticket, route="json_schema")
+    assert al.Agent(name="a", tools=[ping], output=said).prepare(dialect(server)).label.route == "json_schema"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 import agentloop as al
 from agentloop import basis
-from agentloop.basis import check_input
+from agentloop.basis import check_input, read_by
 from agentloop.exchange import Book, ReceiptMint, Turn, tombstone
 from agentloop.messages import SystemMessage, UserMessage
 from agentloop.wire.presets import dialect
@@ -113,6 +114,67 @@ def test_the_digest_of_what_was_expected_is_the_one_that_is_stored() -> None:
     other = agent(tools=[])
     error = refusal(check_agent, other, begun())
     assert re.findall(DIGEST, error.rule) == [AGENT.toolset.digest, other.toolset.digest]
+
+
+class Ticket(msgspec.Struct):
+    title: str
+
+
+ROUTES = {"json_schema": "openai", "call": "groq", "json_text": "zai"}
+
+
+def asked(agent: al.Agent[Any], server: str) -> Turn:
+    """A run that asked as this agent asks this server."""
+    asking = agent.prepare(dialect(server))
+    desk = Desk()
+    desk.open("r", *asking.system, UserMessage(content="the input"), options=asking.options, tools=asking.toolset.specs)
+    turn = desk.book.turn("r")
+    opened = {"agent": agent.name, "catalogue_digest": asking.toolset.digest}
+    turn.opened = msgspec.structs.replace(turn.opened, **opened)
+    return turn
+
+
+@pytest.mark.parametrize("tools", [[], [tool_of(SCHEMA)]])
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_output_is_asked_for_as_it_was(route: str, tools: list[al.Tool]) -> None:
+    """(R138)"""
+    own = agent(output=Ticket, tools=tools)
+    turn = asked(own, ROUTES[route])
+    for other, server in ROUTES.items():
+        if other == route:
+            check_agent(own, turn, server=server)
+        else:
+            error = refusal(lambda server=server: check_agent(own, turn, server=server))
+            assert error.code == "input_changed"
+            assert error.rule == f"expected output by route {route}, got output by route {other}"
+    reading = read_by(own, turn)
+    assert reading is not None
+    assert reading.label.route == route
+    assert read_by(agent(tools=tools), turn) is None
+
+    without = refusal(lambda: check_agent(agent(tools=tools), turn))
+    assert without.code == "input_changed"
+
+
+@pytest.mark.parametrize(
+    ("server", "stored"),
+    [
+        ("openai", rf"output 'Ticket' of schema {DIGEST}"),
+        ("groq", r"another output or none, tools \(note, Ticket\)"),
+        ("zai", r"another output or none, tools \(note\)"),
+    ],
+)
+def test_another_output_is_refused_with_what_the_run_was_asked_for(server: str, stored: str) -> None:
+    """(R138)"""
+    turn = asked(agent(output=Ticket), server)
+    other = agent(output=al.Structured(int, name="Ticket"))
+    error = refusal(read_by, other, turn)
+    assert error.code == "input_changed"
+    assert re.fullmatch(rf"expected {stored}, got output 'Ticket'", error.rule), error.rule
+    route = other.prepare(dialect(server)).label.route
+    error = refusal(lambda: check_agent(other, turn, server=server))
+    assert re.fullmatch(rf"expected {stored}, got output by route {route}", error.rule), error.rule
+    assert refusal(read_by, agent(output=Ticket, name="cook"), turn).code == "agent_changed"
 
 
 @pytest.mark.parametrize("said", [UserMessage(content="secret"), UserMessage(content=(al.TextPart(text="the input"),))])

@@ -71,3 +71,18 @@ async def test_usage_is_none_where_no_call_reported_any_and_never_zero() -> None
     """(R168)"""
     assert (await result(reply("hi"))).usage is None
     assert (await result(reply("hi", usage=(0, 0)))).usage == al.Usage(input_tokens=0, output_tokens=0, total_tokens=0)
+
+
+def test_a_value_is_there_or_required_in_vain() -> None:
+    base: dict[str, Any] = {
+        "text": "", "refusal": None, "ref": "r", "conversation": None, "usage": None, "model_calls": 1, "tool_calls": 0,
+    }  # fmt: skip
+    made = al.RunResult(outcome="completed", reason="stop", value=None, has_value=True, **base)
+    assert made.require_value() is None
+    for outcome, reason, words in (
+        ("completed", "stop", r"expected a value, got completed \(no output was read\)"),
+        ("incomplete", "no_output", r"expected outcome completed, got incomplete \(no_output\)"),
+    ):
+        none: al.RunResult[None] = al.RunResult(outcome=outcome, reason=reason, **base)  # type: ignore[arg-type]
+        with pytest.raises(al.OutcomeError, match=words):
+            none.require_value()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from ..errors import BudgetError
 from ..exchange import Entry
 from ..messages import ToolFeedback
+from ..tools import Tool
 from .scope import Claim, Scope
 
 __all__ = ["Choose", "busy_tool", "claim_next", "effect_id_of"]
@@ -42,7 +43,7 @@ def claim_next(
         return None
     call = entry.slots[position].call
     tool = scope.tools.get(call.name)
-    if tool is None or (busy_tool(scope) is not None and tool.name != scope.final):
+    if tool is None or busy_tool(scope, tool) is not None:
         return None
     try:
         arguments = tool.admit(call.arguments.text)
@@ -60,7 +61,13 @@ def effect_id_of(scope: Scope, exchange: int, position: int) -> str:
     return f"{scope.run_id}/{exchange}.{position}"
 
 
-def busy_tool(scope: Scope) -> str | None:
-    """A tool whose thread outlived its call, in this run or an earlier turn of the conversation."""
+def busy_tool(scope: Scope, tool: Tool | None = None) -> str | None:
+    """A tool whose thread outlived its call, in this run or an earlier turn of the conversation.
+
+    Args:
+        tool: what shall begin; giving the output of a run is no effect, and overlaps nothing.
+    """
+    if tool is not None and tool.name == scope.final:
+        return None
     known = None if scope.conversation is None else scope.store.book.conversation(scope.conversation)
     return scope.threads.busy_in((scope.run_id,) if known is None else known.runs)

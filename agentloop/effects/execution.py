@@ -76,7 +76,7 @@ async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | No
     except ArgumentsRefused as refused:
         await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}", choose)
         return None
-    busy = None if tool.name == scope.final else busy_tool(scope)  # giving the output is no effect
+    busy = busy_tool(scope, tool)
     if busy is not None:
         if scope.turn.entries[exchange].slots[position].state == "unknown":  # that may be its earlier execution
             raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",))

@@ -198,12 +198,12 @@ async def execute(
         clock: seconds, for ``duration`` only.
 
     Raises:
-        InputError: a thread of the same run has not ended.
+        InputError: a thread of the same run has not ended, and the tool is no selection.
         asyncio.CancelledError: the caller was cancelled, also where the tool kept that to itself.
             An async tool has ended by then; a thread may go on.
     """
     left = pool.busy(context.run_id)
-    if left is not None:
+    if left is not None and tool.kind != "selection":  # which has no effect that could overlap another
         raise InputError(f"execute: expected no thread of this run, got one of tool {left!r} that has not ended")
     began = clock()
     try:

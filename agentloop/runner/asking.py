@@ -2,7 +2,8 @@
 
 The transports prepare it as they prepare a single model call, so both ask in the same words. Without an
 output an agent asks as a `Session` does, for text and any number of calls; where it has no tools, as
-`PlainText`. With one it asks by the route that `Structured` takes for the server:
+`PlainText`. With one it asks by the route that `Structured` takes for the server, but not for a schema
+where that would keep its models from calling the tools:
 
 - ``json_schema``, ``json_text``: a reply without calls is the answer, and its text must be the value.
 - ``call``: the output function is one more tool, a selection, and a call of it ends the run. It is forced,
@@ -120,6 +121,8 @@ def asked_by_route(
     """
     stage = Stage(stage_id=_STAGE, dialect=dialect)
     interaction = output.prepare(stage) if route is None else output.by_route(route, stage)
+    if route is None and len(toolset) and interaction.route == "json_schema" and not dialect.schema_with_tools:
+        interaction = output.prepare(Stage(stage_id=_STAGE, dialect=_without_schema(dialect)))
     by_call = interaction.route == "call"
     asked = merged(options, _free(interaction, options, toolset) if by_call else interaction.options)
     messages = instructed(system, interaction.instruction)
@@ -145,6 +148,11 @@ def has_begun(asking: Asking[Any], opened: OriginOpened) -> bool:
         return opened.options.response_format == asking.options.response_format
     said = (message.content for message in opened.messages if type(message) is SystemMessage)
     return asking.instruction is not None and any(text.endswith(asking.instruction) for text in said)
+
+
+def _without_schema(dialect: Dialect) -> Dialect:
+    """The dialect for a request with tools, where those and a schema do not go together."""
+    return msgspec.structs.replace(dialect, json_schema=False)
 
 
 def _free(interaction: Interaction[Any], options: ModelOptions, toolset: ToolSet) -> ModelOptions:

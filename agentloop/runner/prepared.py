@@ -230,16 +230,6 @@ def check_measured(measurement: Measurement) -> None:
 _DEFAULTS = ModelOptions()
 
 
-def require_asked(options: ModelOptions, tools: tuple[FunctionSpec, ...] = ()) -> None:
-    """Check in full what a call asks for besides its messages.
-
-    Raises:
-        AdmissionError: a value that is not admitted.
-    """
-    probe = (UserMessage(content="-"),)  # a request has at least one message
-    require_model_request(ModelRequest(messages=probe, options=options, tools=tools))
-
-
 def merged(base: ModelOptions, over: ModelOptions) -> ModelOptions:
     """Options with what a transport asks for; the same object where that is nothing."""
     changes = {
@@ -264,3 +254,13 @@ def instructed(said: tuple[Message, ...], instruction: str | None) -> tuple[Mess
     assert type(last) is SystemMessage, "it leads"
     longer = SystemMessage(content=f"{last.content}\n\n{instruction}")
     return (*said[: leading - 1], longer, *said[leading:])
+
+
+def require_asked(options: ModelOptions, tools: tuple[FunctionSpec, ...] = ()) -> None:
+    """Check in full what a call asks for besides its messages.
+
+    Raises:
+        AdmissionError: a value that is not admitted.
+    """
+    probe = (UserMessage(content="-"),)  # a request has at least one message
+    require_model_request(ModelRequest(messages=probe, options=options, tools=tools))

@@ -24,6 +24,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         max_tokens_field: the member that carries ``max_output_tokens``.
         stream_options: whether usage is asked for with ``stream_options.include_usage``.
         json_schema: whether every model of the server takes ``response_format`` of type ``json_schema``.
+        schema_with_tools: whether the models may still call tools in a request that asks for one.
         forced_call: whether ``tool_choice`` makes its models call a tool.
         (the others): one allowance each; `ALLOWANCES` has the reason and the evidence.
     """
@@ -34,6 +35,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_tokens_field: str = "max_completion_tokens"
     stream_options: bool = True
     json_schema: bool = True
+    schema_with_tools: bool = True
     forced_call: bool = True
 
     identity_late: bool = False

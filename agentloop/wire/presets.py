@@ -4,7 +4,8 @@ The tests hold them to that: every preset admits its recordings, and without any
 one of its recordings, or one of the reported cases named beside it, is refused. A server that is not here speaks
 ``openai``; `lenient` is for looking at an unknown stream and for hosts that accept everything but a cut one.
 
-What a server can be asked for (``json_schema``, ``forced_call``) is from its documentation and from reports.
+What a server can be asked for (``json_schema``, ``schema_with_tools``, ``forced_call``) is from its documentation
+and from reports.
 Where only some of its models take a schema, or nothing is known, it is not asked for one: a forced call is.
 Schemas are documented for OpenAI, Azure (2024-08), vLLM and llama.cpp (by grammar, 2024), Mistral (2025-01),
 Cerebras, Perplexity, xAI, Ollama and Gemini (2025).
@@ -61,6 +62,7 @@ _VENDORS: Final = (
         usage_running=True,  # counts grow with each chunk; documented 2026
         usage_partial=True,  # the first of them lack completion_tokens; documented 2026
         replay=("refusal", "calls", "extra_content"),
+        schema_with_tools=False,  # refused with status 400; reports 2024-07 to 2025-10
         **_SECOND_GENERATION,
     ),
     Dialect(
@@ -96,8 +98,12 @@ _VENDORS: Final = (
         **_SECOND_GENERATION,
     ),
     Dialect(
-        name="vllm", usage_running=True, replay=_REASONING, **_SECOND_GENERATION
-    ),  # continuous usage; recorded 2024
+        name="vllm",
+        usage_running=True,  # continuous usage; recorded 2024
+        replay=_REASONING,
+        schema_with_tools=False,  # the schema holds all that is written, so no call is; reports 2026-04 to 2026-07
+        **_SECOND_GENERATION,
+    ),
     Dialect(name="llama_cpp", replay=_REASONING, **_SECOND_GENERATION),  # recorded 2026-11
     Dialect(
         name="litellm",

@@ -106,6 +106,77 @@ def test_a_decision_changes_nothing_and_is_the_same_again() -> None:
     assert ledger.spent("tool_calls") == 0
 
 
+# -- an output
+
+
+def refuse(desk: Desk, turn: Turn, position: int) -> None:
+    given = desk.feedback(turn, 0, position)
+    desk.add(desk.book.complete(turn, 0, position, state="failed", feedback=given, code="schema_mismatch", at_ms=4))
+
+
+def codes(code: str | None) -> Any:
+    return lambda _reply: code
+
+
+def test_a_final_reply_that_gives_no_output_is_incomplete() -> None:
+    _, turn = run_with(reply())
+    assert act(turn, check=codes(None)) == Close("completed", "stop")
+    assert act(turn, check=codes("no_json")) == Close("incomplete", "no_json")
+    _, cut = run_with(reply(word="length"))
+    assert act(cut, check=codes("no_json")) == Close("incomplete", "length")
+
+
+@pytest.mark.parametrize(("states", "end"), [("d", "completed"), ("dd", "several_calls"), ("fd", "completed")])
+def test_the_output_is_given_once_every_call_of_its_reply_is_answered(states: str, end: str) -> None:
+    desk, turn = run_with(reply(*(call(f"o{at}", "out") for at in range(len(states))), call("z")))
+    given = {"check": codes(None), "final": "out"}
+    for position, state in enumerate(states):
+        assert act(turn, **given) == Answer(0, position)
+        if state == "d":
+            desk.run(turn, 0, position)
+        else:
+            refuse(desk, turn, position)
+    assert act(turn, **given) == Answer(0, len(states))
+    desk.run(turn, 0, len(states))
+    done = Close("completed", turn.last.reply.termination.reason) if end == "completed" else Close("incomplete", end)
+    assert act(turn, **given) == act(turn, LoopLimits(max_model_calls=1), **given) == done
+    assert act(turn) == Ask()
+    assert act(turn, final="other") == Ask()
+
+
+def test_an_output_that_was_refused_is_asked_for_again() -> None:
+    desk, turn = run_with(reply(call("o", "out")))
+    refuse(desk, turn, 0)
+    assert act(turn, check=codes("schema_mismatch"), final="out") == Ask()
+    limited = act(turn, LoopLimits(max_model_calls=1), check=codes("schema_mismatch"), final="out")
+    assert limited == Close("limit_reached", "max_model_calls")
+
+
+@pytest.mark.parametrize("code", [None, "several_calls", "schema_mismatch", "no_output"])
+def test_limits_on_the_next_request_hold_no_reply_up_that_there_is_none_after(code: str | None) -> None:
+    """(R102)"""
+    _, turn = run_with(reply(call("o", "out"), call("z")))
+    ends = code in (None, "several_calls")
+    small = {"max_model_calls": 1, "max_tokens": 1, "request_bytes": 1}
+    for name, value in small.items():
+        limits = LoopLimits(**{name: value}) if name != "request_bytes" else LoopLimits(request_bytes=4200)
+        ledger = Ledger(model_calls=limits.max_model_calls, tokens=limits.max_tokens)
+        ledger.note_spent("model_calls", 1)
+        ledger.note_spent("tokens", 1)
+        given: Any = {"elapsed": 0.0, "check": codes(code), "final": "out"}
+        assert turn.last is not None
+        expected = 0 if ends else None
+        assert ahead(turn, turn.last, ledger, limits, **given) == expected
+        action = step(turn, ledger, limits, **given)
+        assert action == (Answer(0, 0) if ends else Skip(0, (0, 1), name, f"the run reached its limit ({name})"))
+    out = LoopLimits(max_seconds=1.0)
+    assert act(turn, out, elapsed=1.0, check=codes(None), final="out") == Skip(
+        0, (0, 1), "max_seconds", "the run reached its limit (max_seconds)"
+    )
+    few = LoopLimits(max_tool_calls=1)
+    assert isinstance(act(turn, few, check=codes(None), final="out"), Skip)
+
+
 # -- how a reply ended
 
 

@@ -10,10 +10,13 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
 
 from agentloop.errors import InputError, OutputRefused, ToolDefinitionError
-from agentloop.tools import TypedOutput
-from tests.tools.outputs import NAMED
+from agentloop.tools import ArgumentsRefused, ToolSet, TypedOutput
+from tests.tools.outputs import NAMED, types_and_values
 
 
 class Ticket(msgspec.Struct):
@@ -216,3 +219,42 @@ def test_an_output_is_named_by_its_class_and_fixed() -> None:
         TypedOutput(int).schema = ""
     with pytest.raises(AttributeError, match="fixed"):
         del TypedOutput(int).schema
+
+
+@given(st.data())
+def test_the_output_function_admits_what_the_output_takes_from_a_call(data: DataObject) -> None:
+    """(R175)"""
+    of, values = data.draw(types_and_values())
+    output = TypedOutput(of)
+    function = output.tool("Give it.")
+    value = data.draw(values)
+    text = msgspec.json.encode({"value": value} if output.wrapped else value).decode()
+    assert function.resolve(text, stage_id="s") == output.from_call(text) == output.decode(text)
+
+
+class Easy(msgspec.Struct):
+    title: str = "none"
+
+
+def test_a_call_without_arguments_is_an_empty_object_for_both() -> None:
+    """(R175)"""
+    for text in ("", "null", "{}"):
+        assert TypedOutput(Easy).from_call(text) == Easy()
+        assert TypedOutput(Easy).tool("").resolve(text, stage_id="s") == Easy()
+        with pytest.raises(OutputRefused, match="schema_mismatch"):
+            TypedOutput(Ticket).from_call(text)
+        with pytest.raises(ArgumentsRefused, match="title"):
+            TypedOutput(Ticket).tool("").admit(text)
+    with pytest.raises(OutputRefused, match="invalid_json"):
+        TypedOutput(Easy).decode("")
+
+
+def test_the_output_function_is_a_selection_and_tells_the_model_only_that_its_answer_is_taken() -> None:
+    """(R174)"""
+    function = TypedOutput(Ticket).tool("Give it.")
+    assert (function.kind, function.name, function.spec.description) == ("selection", "Ticket", "Give it.")
+    assert function.spec.parameters == TypedOutput(Ticket).schema
+    assert (function.owner, function.policy.recovery_kind) == ("output 'Ticket'", "repeat")
+    same, other = TypedOutput(Ticket).tool("Give it."), TypedOutput(Easy, name="Ticket").tool("Give it.")
+    digests = [ToolSet([one]).digest for one in (function, same, other)]
+    assert digests[0] == digests[1] != digests[2]

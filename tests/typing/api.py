@@ -108,12 +108,12 @@ async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
     assert_type(policy.fallbacks, tuple[al.Provider, ...])
     async with al.Runtime(as_provider, resend=policy) as runtime:
         result = await runtime.run(assistant, "hello", deps=notes, sink=sink)
-        assert_type(result, al.RunResult)
+        assert_type(result, al.RunResult[None])
         assert_type(result.usage, al.Usage | None)
         async with runtime.start(assistant, "hello", deps=notes) as run:
             async for event in run:
                 assert_type(event, al.Event)
-            assert_type(await run.result(), al.RunResult)
+            assert_type(await run.result(), al.RunResult[None])
         texts: AsyncIterator[str] = runtime.text(assistant, "hello", deps=notes)
         async for text in texts:
             assert_type(text, str)
@@ -155,7 +155,7 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
 
 
 async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:
-    assert_type(await runtime.resume("r1", assistant, input="hello", deps=Notes()), al.RunResult)
+    assert_type(await runtime.resume("r1", assistant, input="hello", deps=Notes()), al.RunResult[None])
     point = await runtime.checkpoint("r1")
     match point:
         case al.PreparedPoint():
@@ -252,6 +252,32 @@ class Ticket(msgspec.Struct):
     """A typed value."""
 
     title: str
+
+
+sorter = al.Agent(name="sorter", output=Ticket)
+by_call = al.Agent(name="sorter", tools=[count], output=al.Structured(Ticket, route="call", instruction="Sort it."))
+
+assert_type(assistant, al.Agent[None])
+assert_type(sorter, al.Agent[Ticket])
+assert_type(by_call, al.Agent[Ticket])
+assert_type(al.Agent(name="sorter", output=list[int]), al.Agent[list[int]])
+anything: al.Agent[object] = sorter
+chosen: al.Agent[Ticket | None] = al.Agent(name="sorter", output=Ticket | None)  # as the caller says: no type[T]
+
+
+async def a_value_has_the_type_of_the_output(runtime: al.Runtime) -> Ticket:
+    result = await runtime.run(sorter, "hello")
+    assert_type(result, al.RunResult[Ticket])
+    assert_type(result.value, Ticket | None)
+    assert_type(result.require_value(), Ticket)
+    assert_type((await runtime.run(chosen, "hello")).require_value(), Ticket | None)
+    async with runtime.start(by_call, "hello") as run:
+        assert_type(run, al.Run[Ticket])
+        assert_type(await run.result(), al.RunResult[Ticket])
+    assert_type(await runtime.resume("r1", sorter), al.RunResult[Ticket])
+    assert_type(await runtime.result("r1", sorter), al.RunResult[Ticket])
+    assert_type(await runtime.result("r1"), al.RunResult[Any])
+    return (await runtime.result("r1", by_call)).require_value()
 
 
 class Point(TypedDict):

@@ -30,7 +30,12 @@ from tests.wire.streams import (
     text,
 )
 
-REQUESTED = {"stream_options", "json_schema", "forced_call"}  # about requests: they allow a stream nothing
+REQUESTED = {
+    "stream_options",
+    "json_schema",
+    "schema_with_tools",
+    "forced_call",
+}  # about requests: they allow a stream nothing
 
 
 def flags() -> list[str]:

@@ -119,6 +119,8 @@ def test_a_server_is_asked_for_what_it_is_known_to_do() -> None:
     }  # fmt: skip
     unforced = {name for name, preset in PRESETS.items() if not preset.forced_call and not name.endswith("_no_usage")}
     assert unforced == {"ollama", "perplexity", "minimax", "moonshot", "zai"}
+    apart = {name for name, preset in PRESETS.items() if not preset.schema_with_tools and preset.json_schema}
+    assert apart == {"gemini", "gemini_no_usage", "vllm", "vllm_no_usage"}
     assert (LENIENT.json_schema, LENIENT.forced_call) == (False, True)
 
 
