@@ -7,8 +7,12 @@ origin; the conversation stays whole.
 
 Each summary that is needed is a model call of its own (stage ``summary``), made and stored before the
 run: as ``<run id>/summary/<number>``, from 1. Where a process died meanwhile, a second start with the
-same ``run_id`` finds what was made, and sends nothing twice by itself. Who waits for the start is who
-a call is cancelled with.
+same ``run_id`` finds what was made, and sends nothing twice by itself. A cancel of who waits for the start
+cuts such a call off, also where the run itself would be submitted.
+
+What these calls cost is taken from the budget of the run, over all its starts and takings up, and at
+least one call is left to the run. Their events have the run's id and numbering and a span of their
+own; observers get them, the run's sink and its followers do not: a summary is no preview of an answer.
 """
 
 from __future__ import annotations
@@ -107,7 +111,9 @@ class Contexts:
                 try:
                     cut = await making.cut(past.cuts)
                 except RunCancelled as error:
-                    raise (RunCancelled(ref) if self._host.signal.cancelled else error) from error
+                    if not self._host.signal.cancelled:
+                        raise
+                    raise RunCancelled(ref) from error
             self._life.require_open()
             yield Begun(ref, cut, ledger, numbers)
 

@@ -190,6 +190,9 @@ class Runtime(Conversations, UnfinishedRuns):
             ToolCrashed: a tool raised what it did not declare.
             ConflictError: the conversation is in use, or the run id is taken.
             LimitExceeded: the store is full (`BookLimits`). PersistenceError: the store stopped.
+            With an agent that has a ``context``, before anything of the run is stored. LimitExceeded: what
+            must be kept is over the budget. For a summary it needs: as `ModelRunner.invoke`; UnsettledError:
+            nobody knows what became of a call that an earlier start of the run made for one.
         """
         live = await self._start(agent, input, **options)
         return await live.wait_bound()
@@ -211,7 +214,10 @@ class Runtime(Conversations, UnfinishedRuns):
             (await run.result()).require_text()
 
     async def submit(self, agent: Agent[Any], input: RunInput, **options: Unpack[RunOptions]) -> str:
-        """Begin a run that is bound to no task; return its reference. Options: `RunOptions`."""
+        """Begin a run that is bound to no task; return its reference. Options: `RunOptions`.
+
+        What an agent's ``context`` needs before is bound to the caller.
+        """
         return (await self._start(agent, input, kept=True, **options)).ref
 
     def runner(self, **options: Unpack[RunnerOptions]) -> ModelRunner:

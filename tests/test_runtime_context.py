@@ -644,6 +644,20 @@ async def test_a_summary_of_which_no_run_came_is_redacted_first_as_well(store: s
         await runtime.redact("r1", author="Ada")
 
 
+async def test_a_run_that_is_read_for_a_summary_right_now_is_not_redacted(store: str | None) -> None:
+    slow = Slow()
+    async with al.Runtime(slow.provider, store=store) as runtime:
+        await talk(runtime, summarise(), 3)
+        task = asyncio.create_task(runtime.run(summarise(), said(4), conversation="c", run_id="r4"))
+        await slow.asked.wait()
+        with pytest.raises(ConflictError, match="'r4/summary/1'"):
+            await runtime.redact("r1", author="Ada")
+        await runtime.redact("r3", author="Ada")
+        slow.go.set()
+        await task
+    assert shown(slow.provider.requests[-1]) == ["S", "Of 1+2", "4"]
+
+
 async def test_a_conversation_is_forgotten_with_its_summaries(store: str | None) -> None:
     async with al.Runtime(model(), store=store) as runtime:
         await talk(runtime, summarise(), 6)
