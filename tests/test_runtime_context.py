@@ -20,7 +20,7 @@ from agentloop.exchange import ContextCut, OriginOpened, SendEnded, TurnSummary
 from agentloop.exchange.cut import SUMMARY_HEADING
 from agentloop.exchange.history import History
 from agentloop.messages import ModelExchange, SystemMessage, UserMessage, messages_chars
-from agentloop.runner import BuiltContext, NeedsSummary, SummaryOf
+from agentloop.runner import BuiltContext, NeedsSummary, SummaryOf, host
 from agentloop.testing import RecordingSink, ReplayServer, ScriptedProvider, call, reply
 from tests.messages.values import exchange
 from tests.mortal import Ground
@@ -412,6 +412,73 @@ async def test_of_two_runs_at_once_the_second_is_refused_without_a_summary_of_it
         assert sum(map(is_summary, slow.provider.requests)) == 1
 
 
+async def test_a_start_beside_a_run_is_refused_without_a_summary(store: str | None) -> None:
+    slow = Slow()
+    async with al.Runtime(slow.provider, store=store) as runtime:
+        await talk(runtime, summarise(), 3)
+        going = asyncio.create_task(talk(runtime, summarise(), 1, first=4))
+        await slow.asked.wait()
+        slow.go.set()
+        await going
+        asking, go = asyncio.Event(), asyncio.Event()
+
+        async def wait(_request: al.ModelRequest) -> Any:
+            asking.set()
+            await go.wait()
+            return reply("late")
+
+        slow.provider._script.appendleft(wait)
+        whole = al.Agent(name="b", instructions="Be brief.")
+        live = asyncio.create_task(runtime.run(whole, "x" * BUDGET, conversation="c"))
+        await asking.wait()
+        count = len(slow.provider.requests)
+        with pytest.raises(al.StaleHeadError):
+            await runtime.run(summarise(), said(6), conversation="c")
+        assert len(slow.provider.requests) == count
+        go.set()
+        await live
+
+
+async def test_a_run_id_that_is_being_prepared_elsewhere_is_waited_for(store: str | None) -> None:
+    slow = Slow()
+    async with al.Runtime(slow.provider, store=store) as runtime:
+        await talk(runtime, summarise(), 3)
+        await talk(runtime, summarise(), 3, first=11, name="d")
+        first = asyncio.create_task(runtime.run(summarise(), said(4), conversation="c", run_id="r4"))
+        await slow.asked.wait()
+        second = asyncio.create_task(runtime.run(summarise(), said(4), conversation="d", run_id="r4"))
+        await asyncio.sleep(0)
+        slow.go.set()
+        assert (await first).outcome == "completed"
+        with pytest.raises(ConflictError, match="expected the input this run was started with"):
+            await second
+        assert sum(map(is_summary, slow.provider.requests)) == 1
+
+
+async def test_what_earlier_starts_of_a_run_spent_is_spent(store: str | None) -> None:
+    bad = al.HTTPStatusError("HTTP 500", status=500)
+    provider = ScriptedProvider([answer, answer, answer, bad, answer, answer])
+    agent = summarise(limits=al.LoopLimits(max_model_calls=2))
+    async with al.Runtime(provider, store=store) as runtime:
+        await talk(runtime, agent, 3)
+        with pytest.raises(al.ProviderError):
+            await talk(runtime, agent, 1, first=4)
+        with pytest.raises(BudgetError, match="model_calls: allowed 1, got at least 2"):
+            await talk(runtime, agent, 1, first=4)
+        assert provider.left == 2
+        await talk(runtime, agent, 1, first=5)
+
+
+async def test_in_memory_a_summary_is_kept_as_long_as_its_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_KEPT_CALLS", 1)
+    monkeypatch.setattr(host, "_DROPPED_CALLS", 1)
+    async with al.Runtime(model()) as runtime:
+        await talk(runtime, summarise(), 4)
+        for _ in range(4):
+            await runtime.runner().invoke("hi")
+        assert (await runtime.read("r4/summary/1")).state == "found"
+
+
 async def test_other_conversations_do_not_wait_for_a_summary(store: str | None) -> None:
     slow = Slow()
     async with al.Runtime(slow.provider, store=store) as runtime:
@@ -610,6 +677,17 @@ def test_summaries_of_turns_that_are_gone_or_redacted_are_not_known() -> None:
     assert [one.text for one in summaries] == ["newer", "older"]
     assert dropped == [(1, 3)]
     assert known_in(history, []) == ([], [])
+
+
+def test_a_summary_of_texts_that_were_removed_since_is_not_known() -> None:
+    """Nor is its turn left out again: there is nothing of it."""
+    question = (UserMessage(content="q"),)
+    before = History((SystemMessage(content="S"), *question), [1, 1]).following("there", [exchange()], 1, (), [])
+    history = before.following("redacted", [], 0, question, [1])
+    assert history.turns == (("there", 1, 3), ("redacted", 3, 3))
+    both = TurnSummary(origins=("there", "redacted"), text="of both")
+    assert known_in(history, [ContextCut(summaries=(both,))]) == ([], [])
+    assert known_in(history, [ContextCut(dropped=("there", "redacted"))]) == ([], [(1, 3)])
 
 
 # -- removing

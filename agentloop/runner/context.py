@@ -206,7 +206,7 @@ class _Building:
         target = self._plan.down_to
         if target is not None and target < allowed:
             enough, _ = self._within(target, low, weight)
-            if enough is None and len(self._loose) >= low and weight(len(self._loose)) <= allowed:
+            if enough is None and weight(len(self._loose)) <= allowed:
                 enough = len(self._loose)
             if enough is not None:
                 return enough

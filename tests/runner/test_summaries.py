@@ -15,7 +15,7 @@ from agentloop.exchange import OriginOpened
 from agentloop.exchange.cut import SUMMARY_HEADING, summary_message
 from agentloop.messages import Message, ModelExchange, SystemMessage, Text, UserMessage, messages_chars
 from agentloop.runner.summaries import build_context
-from agentloop.testing import RecordingSink, ScriptedProvider, reply
+from agentloop.testing import FakeClock, RecordingSink, ScriptedProvider, reply
 from agentloop.wire.encode import encode_request
 from tests.messages.values import call, exchange
 from tests.messages.values import reply as made_reply
@@ -312,6 +312,19 @@ async def test_the_answer_is_asked_for_in_the_callers_way_and_the_summary_as_tex
     result = await made.invoke(PLAN, transport=ticket)
     assert result.value == Ticket(title="x")
     assert [request.options.response_format is None for request in provider.requests] == [True, False]
+
+
+async def test_the_time_of_a_summary_is_its_own() -> None:
+    clock = FakeClock()
+
+    def slowly(_request: al.ModelRequest) -> Any:
+        clock.advance(5)
+        return reply("They met.")
+
+    async with al.Runtime(ScriptedProvider([slowly, reply("fine")]), clock=clock) as runtime:
+        made = runtime.runner()
+        await made.invoke(PLAN)
+        assert [trace.duration_ms for trace in made.journal.model] == [5_000, 0]
 
 
 # -- what a provider wants back
