@@ -77,9 +77,12 @@ class Signal:
     @property
     def deadline(self) -> float | None:
         """The earliest deadline here and above, on the clock; None where there is none."""
-        found = [parent.deadline for parent in self._parents]
-        times = [at for at in (self._deadline, *found) if at is not None]
-        return min(times) if times else None
+        earliest = self._deadline
+        for parent in self._parents:
+            above = parent.deadline
+            if above is not None and (earliest is None or above < earliest):
+                earliest = above
+        return earliest
 
     def seconds_left(self) -> float | None:
         """Until the deadline, 0.0 when it is over; None where there is none."""
