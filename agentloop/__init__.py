@@ -9,7 +9,7 @@ cycle. Layers 0 to 5 import neither asyncio, anyio, aiohttp nor a database drive
 this map and holds the imports to it.
 
     errors.py         0  every error a caller can catch: one tree, drawn at the top
-    error_info.py     1  any error as facts for programs, and which of several is raised
+    error_info.py     1  any error as facts for programs
     limits.py         1  every default and range in one place
     admission/        2  strict JSON, canonical JSON, digests
     messages/         3  what is said, frozen; require_* checks what a host hands in

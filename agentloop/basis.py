@@ -25,13 +25,14 @@ def check_agent(agent: Agent, turn: Turn) -> None:
     """Refuse what is not the agent of a run (R136, R138).
 
     Raises:
-        RestoreError: ``agent_changed``: it has another name. ``input_changed``: other instructions
-            or options. ``catalogue_changed``: tools that are other ones, are shown to the model
-            otherwise, or are run or recovered otherwise.
+        RestoreError: ``agent_changed``: it has another name, or the run is no agent's but a model call of
+            a runner. ``input_changed``: other instructions or options. ``catalogue_changed``: tools that
+            are other ones, are shown to the model otherwise, or are run or recovered otherwise.
     """
     opened = turn.opened
     if opened.call is not None:
-        raise _refusal("agent_changed", turn, f"no agent: it is a model call of stage {opened.agent!r}", "an agent")
+        call = f"a model call of a runner (stage {opened.agent!r}), which is made once and not taken up"
+        raise _refusal("agent_changed", turn, "a run of an agent", call)
     if agent.name != opened.agent:
         raise _refusal("agent_changed", turn, f"agent {opened.agent!r}", f"agent {agent.name!r}")
     own = tuple(message for message in opened.messages if type(message) is SystemMessage)

@@ -1,30 +1,14 @@
-"""Any error as a few facts for programs, and which one is raised when several ended a call.
-
-What ended a model call, the foremost first:
-
-    cancel         the caller's own cancel: whoever waits is to stop, whatever else happened
-    signal_reason  why the signal that the call is bound to was cancelled
-    timed_out      the time that the call was given is over
-    error          what the call itself raised
-
-Each is raised as it is, so its identity and its facts stay (R324). The others are not added to it: a
-signal's reason is shared by every call that it ends. Raised where another one is handled, it has that
-one as its ``__context__``, as always in Python.
-"""
+"""Any error as a few facts for programs."""
 
 from __future__ import annotations
 
 import math
-from typing import Final
 
 import msgspec
 
 from .errors import AgentLoopError, CallTimeout, HTTPStatusError, InputError, LimitExceeded, StreamRefused
 
-__all__ = ["ErrorInfo", "PRECEDENCE", "error_info", "foremost"]
-
-PRECEDENCE: Final = ("cancel", "signal_reason", "timed_out", "error")
-"""The arguments of `foremost`, the foremost first."""
+__all__ = ["ErrorInfo", "error_info"]
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,28 +49,6 @@ def error_info(error: BaseException) -> ErrorInfo:
         retry_after=_retry_after(error),
         limit=error.limit if isinstance(error, LimitExceeded | CallTimeout | StreamRefused) else None,
     )
-
-
-def foremost(
-    *,
-    cancel: BaseException | None = None,
-    signal_reason: BaseException | None = None,
-    timed_out: CallTimeout | None = None,
-    error: BaseException | None = None,
-) -> BaseException:
-    """The one to raise, in the order of `PRECEDENCE`; changes none of them.
-
-    Args:
-        cancel: what the caller's own cancel raised. One that only carried out the signal or the clock
-            is none: it is ``error``.
-
-    Raises:
-        InputError: there is none.
-    """
-    for found in (cancel, signal_reason, timed_out, error):
-        if found is not None:
-            return found
-    raise InputError(f"foremost: expected one of {', '.join(PRECEDENCE)}, got none")
 
 
 def _foreign_code(error: BaseException) -> str:

@@ -82,7 +82,7 @@ class Runs:
     def begin(self, observers: Sequence[Observer]) -> None:
         """Begin what goes on beside the runs: observing, and on a durable store the renewal of leases."""
         mark = self._life.mark()
-        self._observers = self.host.observers = ObserverHub(observers)
+        self._observers = self.host.hub = ObserverHub(observers)
         self._life.unmark(mark)
         if self._store.durable:
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="agentloop leases")
@@ -234,6 +234,9 @@ class Runs:
 
     async def _take_over(self, ref: str, check: Callable[[Turn], None] | None = None) -> Turn:
         """Own a run that goes on nowhere; the caller has its gate, as one may need who gives it up just now."""
+        if self.host.goes_on(ref):
+            rule = "expected a run that goes on nowhere, got a runner's model call under way, which its signal cancels"
+            raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
         if self.sends.of(ref) is None:
             await self._let_go(ref)
         return await self._store.take_over(ref, at_ms=self._now_ms(), check=check)

@@ -280,7 +280,8 @@ class Runtime(Conversations, UnfinishedRuns):
             author: who decides; stored with each decision. 1 to 128 characters.
 
         Raises:
-            LostError: no such run is kept. NotOwnerError: it goes on elsewhere.
+            LostError: no such run is kept. NotOwnerError: it goes on elsewhere, or it is the model
+            call of a runner that goes on here: the runner's signal cancels that.
             InputError: the runtime is closing, and leaves the run unfinished.
             UnsettledError: there is such an effect and no author; nothing was written.
             RestoreError: the store holds facts of it that cannot be. PersistenceError: it failed.

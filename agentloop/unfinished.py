@@ -42,7 +42,8 @@ class UnfinishedRuns:
         found: list[Unsettled] = []
         for row in await self.unfinished():
             live = self._runs.live.get(row.run_id)
-            if row.lease is None and (live is None or not live.goes_on):
+            here = (live is not None and live.goes_on) or self._runs.host.goes_on(row.run_id)
+            if row.lease is None and not here:
                 found += unsettled_of(await self._store.turn(row.run_id))
         return found
 

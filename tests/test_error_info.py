@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import itertools
-import sys
 from typing import Any
 
 import msgspec
 import pytest
 
 from agentloop import errors
-from agentloop.error_info import PRECEDENCE, ErrorInfo, error_info, foremost
+from agentloop.error_info import ErrorInfo, error_info
 from agentloop.errors import (
     AgentLoopError,
     BudgetError,
@@ -94,39 +92,3 @@ def test_what_is_no_exception_has_no_facts() -> None:
     value: Any = "text"
     with pytest.raises(InputError, match="error_info: expected an exception, got str"):
         error_info(value)
-
-
-def candidates() -> dict[str, BaseException]:
-    return {
-        "cancel": asyncio.CancelledError(),
-        "signal_reason": RuntimeError("the session was closed"),
-        "timed_out": CallTimeout("call_timeout", 30.0),
-        "error": ConnectionFailed("nobody there"),
-    }
-
-
-@pytest.mark.parametrize("names", [c for n in range(1, 5) for c in itertools.combinations(PRECEDENCE, n)])
-def test_of_several_reasons_the_foremost_is_raised_as_it_is(names: tuple[str, ...]) -> None:
-    """(R324, R325)"""
-    found: Any = {name: error for name, error in candidates().items() if name in names}
-    before = {name: (error.args, error.__context__, error.__cause__) for name, error in found.items()}
-    winner = foremost(**found)
-    assert winner is found[names[0]]
-    assert {name: (error.args, error.__context__, error.__cause__) for name, error in found.items()} == before
-    assert not any(hasattr(error, "__notes__") for error in found.values())
-
-
-def test_the_precedence_is_written_down_as_it_is() -> None:
-    """(R325)"""
-    assert PRECEDENCE == ("cancel", "signal_reason", "timed_out", "error")
-    lines = [
-        line.split()[0]
-        for line in (sys.modules[foremost.__module__].__doc__ or "").splitlines()
-        if line.startswith("    ")
-    ]
-    assert tuple(lines) == PRECEDENCE
-
-
-def test_nothing_ended_by_nothing() -> None:
-    with pytest.raises(InputError, match="foremost: expected one of cancel, signal_reason, timed_out, error, got none"):
-        foremost()

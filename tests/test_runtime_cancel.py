@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,34 +14,7 @@ import agentloop as al
 from agentloop.eager import Eager
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
 from tests.runs import SlowBackend, check_end, facts_of, follow_all, on_backend, other_tasks, pairs_in, turn_of
-
-
-class Stepper(Coroutine[Any, Any, Any]):
-    """A run's coroutine that counts its suspensions, and cancels its own task at the n-th."""
-
-    def __init__(self, inner: Coroutine[Any, Any, Any], at: set[int]) -> None:
-        self._inner, self._at = inner, at
-        self.count = 0
-
-    def _suspended(self, waiting_for: Any) -> Any:
-        self.count += 1
-        if self.count in self._at:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()  # the task is running: it is cancelled at this very suspension
-        return waiting_for
-
-    def send(self, value: Any) -> Any:
-        return self._suspended(self._inner.send(value))
-
-    def throw(self, *error: Any) -> Any:
-        return self._suspended(self._inner.throw(*error))
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        raise NotImplementedError
+from tests.stepper import Stepper
 
 
 @contextmanager

@@ -33,6 +33,14 @@ class Collecting(Protocol):
         """The next piece, before anybody is shown it."""
         ...
 
+    def check(self) -> None:
+        """Asked before the request leaves, and last before a reply with a value is stored.
+
+        Raises:
+            asyncio.CancelledError: it is no longer wanted.
+        """
+        ...
+
     def finish(self, reply: ModelReply) -> Exception | None:
         """Make the value; return why there is none."""
         ...

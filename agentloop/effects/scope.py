@@ -13,7 +13,7 @@ from ..exchange import Receipt, ReceiptMint, Turn
 from ..limits import LoopLimits
 from ..persistence import Step, Store
 from ..providers import Provider
-from ..sinks import Emitter
+from ..sinks import Emitter, put_off
 from ..tools import Tool, ToolSet
 from .detached import Patience, Sends
 from .ledger import Ledger
@@ -53,6 +53,10 @@ class Label(msgspec.Struct, frozen=True, gc=False):
 _PLAIN: Final = Label()
 
 
+def _no_reason() -> None:
+    """Nothing cancels the task but its caller."""
+
+
 class Scope:
     """One run, seen by its effects. Used by the run's own task only.
 
@@ -69,6 +73,7 @@ class Scope:
             first, where a host gave them any.
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         resend: what the host decided about a request that was refused; None is never to send once more.
+        reason: why the work is no longer wanted, where its task is cancelled for that.
         sleep: waits for seconds, or shorter where the run shall pause. random: source of numbers from 0 to 1.
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
     """
@@ -93,6 +98,7 @@ class Scope:
         "patience",
         "paused",
         "random",
+        "reason",
         "reasoning",
         "repeatable",
         "resend",
@@ -130,6 +136,7 @@ class Scope:
         sends: Sends | None = None,
         patience: Patience | None = None,
         left: Callable[[], bool] = bool,
+        reason: Callable[[], BaseException | None] = _no_reason,
         resend: ResendPolicy | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = random.random,
@@ -140,7 +147,7 @@ class Scope:
         self.store, self.ledger, self.limits = store, ledger, limits
         self.tools, self.threads, self.emitter = tools, threads, emitter
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
-        self.paused, self.left = paused, left
+        self.paused, self.left, self.reason = paused, left, reason
         self.sends, self.patience = sends, patience
         self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
@@ -228,14 +235,12 @@ async def deliver_cancel() -> None:
 
 async def _hold(work: Coroutine[Any, Any, T], *, last: bool) -> tuple[T, bool]:
     task = asyncio.get_running_loop().create_task(work)
-    held = False
+    held: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError:
-            held = True
-    me = asyncio.current_task()
-    if held and not last and me is not None:
-        me.uncancel()  # the count of requests stays what it was: clocks in the caller compare it
-        me.cancel()
-    return task.result(), held
+        except asyncio.CancelledError as cancel:
+            held = cancel
+    if held is not None and not last:
+        put_off(held)
+    return task.result(), held is not None

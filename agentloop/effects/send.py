@@ -264,6 +264,7 @@ class _Attempt:
         scope, reasoning, limit = self._scope, self._scope.reasoning, self._scope.limits.reply_bytes
         collecting = self._collecting
         if collecting is not None:
+            collecting.check()
             collecting.begin()
         self.sending, handing = True, False
         try:
@@ -287,6 +288,8 @@ class _Attempt:
         fault = None if collecting is None else collecting.finish(reply)
         if self._pending is None and fault is None:
             await self.tell_parsed(reply)
+        if collecting is not None and fault is None:
+            collecting.check()
         await self._take(reply, fault)
         if fault is not None:
             raise fault
@@ -397,7 +400,10 @@ class _Attempt:
             return error.code
         if self._paused(error):
             return "paused"
-        return "delivery" if isinstance(error, Exception) else "cancelled"
+        if isinstance(error, Exception):
+            return "delivery"
+        reason = self._scope.reason()
+        return reason.code if isinstance(reason, AgentLoopError) else "cancelled"
 
     # -- telling
 

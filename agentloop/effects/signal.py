@@ -15,10 +15,11 @@ from typing import Self
 
 from ..errors import CallTimeout, InputError, RunCancelled
 from ..limits import check_seconds
+from ..sinks import put_off, take_cancel
 
 __all__ = ["Bound", "Signal"]
 
-_Listener = Callable[[BaseException], None]
+_Listener = Callable[[], None]
 
 
 class Signal:
@@ -74,20 +75,12 @@ class Signal:
         """Whether it was cancelled, or its deadline is over."""
         return self.reason is not None
 
-    @property
-    def deadline(self) -> float | None:
-        """The earliest deadline here and above, on the clock; None where there is none."""
-        earliest = self._deadline
-        for parent in self._parents:
-            above = parent.deadline
-            if above is not None and (earliest is None or above < earliest):
-                earliest = above
-        return earliest
-
     def seconds_left(self) -> float | None:
-        """Until the deadline, 0.0 when it is over; None where there is none."""
-        deadline = self.deadline
-        return None if deadline is None else max(0.0, deadline - self._clock())
+        """Until the earliest deadline here and above, each by its own clock; 0.0 when it is over, None without one."""
+        lefts = [parent.seconds_left() for parent in self._parents]
+        if self._deadline is not None:
+            lefts.append(max(0.0, self._deadline - self._clock()))
+        return min((left for left in lefts if left is not None), default=None)
 
     def check(self) -> None:
         """Go on, or raise what it was cancelled with.
@@ -112,10 +105,8 @@ class Signal:
             raise InputError(f"Signal.cancel: expected an exception or None, got {type(reason).__name__}")
         if self.reason is None:
             self._reason = reason or RunCancelled(self._name)
-        stands = self.reason
-        assert stands is not None, "it was cancelled just now"
         for listener in list(self._listeners.values()):
-            listener(stands)
+            listener()
 
     def listen(self, key: int, listener: _Listener) -> None:
         """Have ``listener`` called when it is cancelled, here or above."""
@@ -133,21 +124,49 @@ class Signal:
 class Bound:
     """A block that ends when its signal is cancelled, or its time is over: ``async with Bound(signal, 30)``.
 
-    As with `asyncio.timeout`, whatever the block awaits is cancelled, and at the end of the block that
-    cancel becomes the reason. A cancel of the caller's own task stays one. A block that ends well all the
-    same has its result: what was done stands.
+    As with `asyncio.timeout`, whatever the block awaits is cancelled. What is raised at its end, where
+    several things ended it, is here and nowhere else (R325), the foremost first:
+
+    1. the caller's own cancel: it stays one, and its count (`asyncio.Task.cancelling`) is the caller's;
+    2. the signal's reason, as it is (R324);
+    3. the time, of this block or the signal's deadline;
+    4. the error that the block met.
+
+    A block that ends well all the same has its result: what was done stands. A cancel of the caller's own
+    that came too late for it is raised by the caller's next await that waits.
+
+    Args:
+        seconds: its time; None is only the signal's.
 
     Raises:
         BaseException: the signal's reason, at once where it is cancelled already.
         CallTimeout: ``call_timeout``: the time is over.
     """
 
-    __slots__ = ("_cancels", "_clock", "_reason", "_seconds", "_signal", "_task")
+    __slots__ = ("_cancels", "_fired", "_late", "_seconds", "_signal", "_task", "_timers")
 
     def __init__(self, signal: Signal, seconds: float | None = None) -> None:
         self._signal, self._seconds = signal, seconds
-        self._reason: BaseException | None = None
-        self._clock: asyncio.TimerHandle | None = None
+        self._fired = False
+        self._late: CallTimeout | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def reason(self) -> BaseException | None:
+        """Why the work is no longer wanted, the caller's own cancel aside; None while it is."""
+        reason, late = self._signal.reason, self._late
+        if late is not None and (reason is None or isinstance(reason, CallTimeout)):
+            return late  # of two times, the one that was met
+        return reason
+
+    def check(self) -> None:
+        """Go on, or stop as at an await: whoever was waited for may have kept a cancel to itself.
+
+        Raises:
+            asyncio.CancelledError: the block is to end.
+        """
+        if self.reason is not None or self._task.cancelling() > self._cancels:
+            raise asyncio.CancelledError
 
     async def __aenter__(self) -> Self:
         self._signal.check()
@@ -155,46 +174,66 @@ class Bound:
         assert task is not None, "a coroutine runs in a task"
         self._task, self._cancels = task, task.cancelling()
         self._signal.listen(id(self), self._end)
-        self._clock = self._start_clock()
+        self._await_deadline()
+        if self._seconds is not None:
+            self._timers.append(asyncio.get_running_loop().call_later(self._seconds, self._run_out, self._seconds))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._signal.unlisten(id(self))
-        if self._clock is not None:
-            self._clock.cancel()
-        reason = self._reason
-        if reason is None:
+        for timer in self._timers:
+            timer.cancel()
+        if self._fired:
+            self._task.uncancel()
+        reason = self.reason
+        if not self._fired and reason is None and not self._theirs:
             return
-        mine = self._task.uncancel() <= self._cancels
-        if error is None and mine:
-            await _drop_cancel()
-        elif mine and isinstance(error, asyncio.CancelledError):
+        if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
+            return  # the interpreter is to end
+        met = await take_cancel()
+        if error is None:
+            if self._theirs:
+                put_off(met or asyncio.CancelledError())
+        elif self._theirs:
+            cancel = _cancel_before(error)
+            if met is not None and (cancel is None or met.args):
+                cancel = met
+            if cancel is not error:
+                raise cancel or asyncio.CancelledError
+        elif reason is not None and reason is not error:
             raise reason
 
-    def _start_clock(self) -> asyncio.TimerHandle | None:
-        left, own = self._signal.seconds_left(), self._seconds
-        if left is None and own is None:
-            return None
-        loop = asyncio.get_running_loop()
-        if own is not None and (left is None or own <= left):
-            return loop.call_later(own, self._end, CallTimeout("call_timeout", own))
-        assert left is not None, "one of the two is a number"
-        return loop.call_later(left, self._end_at_deadline)
+    @property
+    def _theirs(self) -> bool:
+        """Whether the caller cancelled the task as well; asked once this block's own cancel is taken back."""
+        return self._task.cancelling() > self._cancels
 
-    def _end_at_deadline(self) -> None:
-        self._end(self._signal.reason or CallTimeout("deadline", self._seconds or 0.0))
+    def _await_deadline(self) -> None:
+        left = self._signal.seconds_left()
+        if left is not None:
+            self._timers.append(asyncio.get_running_loop().call_later(left, self._at_deadline))
 
-    def _end(self, reason: BaseException) -> None:
-        if self._reason is None:
-            self._reason = reason
+    def _at_deadline(self) -> None:
+        if self._signal.cancelled:
+            self._end()
+        else:
+            self._await_deadline()  # the clocks of loop and signal differ by a rounding
+
+    def _run_out(self, seconds: float) -> None:
+        self._late = CallTimeout("call_timeout", seconds)
+        self._end()
+
+    def _end(self) -> None:
+        if not self._fired:
+            self._fired = True
             self._task.cancel()
 
 
-async def _drop_cancel() -> None:
-    """Take back a cancel that nothing in the block has met: the block has its result."""
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        pass  # it came too late, and nobody but this block asked for it
+def _cancel_before(error: BaseException) -> asyncio.CancelledError | None:
+    """The cancel that was under way when ``error`` was raised; None where nothing kept it."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, asyncio.CancelledError):
+        found = found.__context__
+    return found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
-import anyio
 import msgspec
 
+from ..effects import Bound, Signal, settle
 from ..errors import BudgetError, InputError
 from ..limits import CHILD_CONCURRENT_CALLS, CHILD_COUNT, CHILD_DEPTH, check_count
 
@@ -66,8 +66,8 @@ class Family:
         """What a call waits for; None at the root, whose own calls do not wait for those of children."""
         return self._root.turns if self.depth else None
 
-    def below(self) -> Family:
-        """The place of one more child.
+    def check(self) -> None:
+        """Refuse one more child where there is no place for it; takes none.
 
         Raises:
             BudgetError: ``children.max_depth`` or ``children.max_children``.
@@ -77,6 +77,14 @@ class Family:
             raise BudgetError("children.max_depth", limits.max_depth, self.depth + 1)
         if self._root.born >= limits.max_children:
             raise BudgetError("children.max_children", limits.max_children, self._root.born + 1)
+
+    def below(self) -> Family:
+        """The place of one more child; it is never given back.
+
+        Raises:
+            BudgetError: as `check`.
+        """
+        self.check()
         self._root.born += 1
         place = Family.__new__(Family)
         place._root, place.depth = self._root, self.depth + 1
@@ -95,6 +103,7 @@ async def run_children(tasks: Sequence[Callable[[], Awaitable[T]]], *, max_concu
 
     Raises:
         InputError: a task is no function, or the number is out of range; nothing was begun.
+        asyncio.CancelledError: the caller was cancelled, or a task raised it of its own.
         Exception: the first failure.
     """
     check_count("max_concurrent", max_concurrent, 1)
@@ -103,25 +112,52 @@ async def run_children(tasks: Sequence[Callable[[], Awaitable[T]]], *, max_concu
     for at, task in enumerate(tasks):
         if not callable(task):
             raise InputError(f"tasks[{at}]: expected a function without arguments, got {type(task).__name__}")
-    results: dict[int, Any] = {}
-    waiting = iter(enumerate(tasks))
-    first: BaseException | None = None
+    crew = _Crew(tasks)
+    async with Bound(Signal()):  # a cancel of the caller's own comes before what a task raised
+        await crew.run(min(max_concurrent, len(tasks)))
+    return [crew.results[at] for at in range(len(tasks))]
 
-    async def work() -> None:
-        nonlocal first
-        for at, task in waiting:
+
+class _Failed(Exception):
+    """A task raised ``_Crew.first``."""
+
+
+class _Crew(Generic[T]):
+    """Workers that take one task after the other, until there is none or one has failed.
+
+    Not a task group: one of Python 3.11 leaves its own cancel on the count of its caller, and those of
+    other libraries cancel again at every await, which would cut off what a cancelled call has to tell.
+    """
+
+    def __init__(self, tasks: Sequence[Callable[[], Awaitable[T]]]) -> None:
+        self._waiting = iter(enumerate(tasks))
+        self.results: dict[int, T] = {}
+        self.first: BaseException | None = None
+
+    async def run(self, workers: int) -> None:
+        crew = [asyncio.create_task(self._work(), name="agentloop child") for _ in range(workers)]
+        try:
+            if crew:
+                await asyncio.wait(crew, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for worker in crew:
+                worker.cancel()
+            await settle(_ended(crew))
+        if self.first is not None:
+            raise self.first
+
+    async def _work(self) -> None:
+        me = asyncio.current_task()
+        assert me is not None, "a coroutine runs in a task"
+        for at, task in self._waiting:
             try:
-                results[at] = await task()
-            except Exception as error:
-                first = first or error
-                raise
+                self.results[at] = await task()
+            except BaseException as error:
+                self.first = self.first or error
+                raise _Failed from error
+            if me.cancelling():  # the task kept that to itself; none is begun after it
+                raise asyncio.CancelledError
 
-    try:
-        async with anyio.create_task_group() as group:
-            for _ in range(min(max_concurrent, len(tasks))):
-                group.start_soon(work)
-    except BaseExceptionGroup:
-        if first is None:
-            raise
-        raise first from None
-    return [results[at] for at in range(len(tasks))]
+
+async def _ended(crew: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*crew, return_exceptions=True)  # which is why no error of theirs is lost

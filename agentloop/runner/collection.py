@@ -25,20 +25,28 @@ class Collection(Generic[T]):
         create: makes the collector, once the attempt is admitted.
         max_chars: what it may hold, ``math.inf`` for no limit.
         transport: its id, and ``ref`` the run of the call, for errors.
+        check: raises where the value is no longer wanted.
 
     Attributes:
         peak: the most characters that it held and said so.
     """
 
-    __slots__ = ("_collector", "_create", "_max_chars", "_ref", "_transport", "_value", "peak")
+    __slots__ = ("_collector", "_create", "_max_chars", "_ref", "_transport", "_value", "_wanted", "peak")
 
     def __init__(
-        self, create: Callable[[], Collector[T]], *, max_chars: float, transport: str, ref: str | None = None
+        self,
+        create: Callable[[], Collector[T]],
+        *,
+        max_chars: float,
+        transport: str,
+        ref: str | None = None,
+        check: Callable[[], object] = bool,
     ) -> None:
         self._create, self._max_chars = create, max_chars
         self._transport, self._ref = transport, ref
         self._collector: Collector[T] | None = None
         self._value: tuple[T] | None = None
+        self._wanted = check
         self.peak = 0
 
     @property
@@ -53,7 +61,11 @@ class Collection(Generic[T]):
         Raises:
             Exception: what the transport raised; OutputRefused, BudgetError: as `take`.
         """
-        collector = self._collector = self._create()
+        try:
+            collector = self._collector = self._create()
+        except OutputRefused as error:
+            self._name(error)
+            raise
         self._count(collector)
 
     def take(self, delta: TextDelta | CallDelta) -> None:
@@ -71,6 +83,10 @@ class Collection(Generic[T]):
             self._name(error)
             raise
         self._count(collector)
+
+    def check(self) -> None:
+        """Go on, or raise: whoever was told of the value may have kept a cancel to itself (R263, R267)."""
+        self._wanted()
 
     def finish(self, reply: ModelReply) -> Exception | None:
         """Make the value of the checked reply; return why there is none."""

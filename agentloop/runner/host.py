@@ -44,11 +44,12 @@ class Host:
 
     Args:
         store: where they are kept. mint: makes the receipts of its book.
-        observers: watch every event of every runner.
+        observers: watch every event of every runner; told by a hub that the host makes and closes.
         new_id, clock, now_ms, sleep, random: as for `Runtime`.
 
     Attributes:
         signal: reaches every runner; cancelled when the host closes.
+        hub: tells the observers; None where there are none, or none was told yet.
     """
 
     def __init__(
@@ -61,21 +62,22 @@ class Host:
         now_ms: Callable[[], int],
         sleep: Callable[[float], Awaitable[None]],
         random: Callable[[], float],
+        observers: tuple[Observer, ...] = (),
     ) -> None:
         self.store, self.mint = store, mint
         self.new_id, self.clock, self.now_ms = new_id, clock, now_ms
         self.sleep, self.random = sleep, random
         self.threads = ToolThreads(1)  # no model call runs a tool
         self.signal = Signal("of a runtime that closed", clock=clock)
-        self.observers: ObserverHub | None = None
-        self._owns_observers = False
-        self._open = 0
+        self.hub: ObserverHub | None = None
+        self._observers, self._own_hub = observers, False
+        self._open: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended: deque[str] = deque()
 
     @classmethod
-    def alone(cls) -> Host:
+    def alone(cls, observers: tuple[Observer, ...] = ()) -> Host:
         """A host in this process's memory, for runners without a runtime."""
         mint = ReceiptMint()
         return cls(
@@ -86,12 +88,14 @@ class Host:
             now_ms=wall_ms,
             sleep=asyncio.sleep,
             random=random.random,
+            observers=observers,
         )
 
-    def observe(self, observers: tuple[Observer, ...]) -> None:
-        """Begin to tell these of every event; only in a running event loop."""
-        if observers and self.observers is None:
-            self.observers, self._owns_observers = ObserverHub(observers), True
+    def observing(self) -> ObserverHub | None:
+        """The hub; where the host has observers of its own it begins here, in the running event loop."""
+        if self._observers and self.hub is None:
+            self.hub, self._own_hub = ObserverHub(self._observers), True
+        return self.hub
 
     async def open(
         self,
@@ -108,8 +112,6 @@ class Host:
         Raises:
             LimitExceeded: the store is full. PersistenceError: it stopped.
         """
-        self._open += 1
-        self._idle.clear()
         catalogue = digest(_DOMAIN, [spec.name for spec in tools]) if tools else _NO_CATALOGUE
         origin_id, now = self.new_id(), self.now_ms()
         work = self.store.open_run(
@@ -130,12 +132,18 @@ class Host:
             conversation=None,
             fresh=True,
         )
+        self._open.add(ref)
+        self._idle.clear()
         try:
             await self._whole(work)
         except BaseException:
-            self._left()
+            self._left(ref)
             raise
         return self.store.book.turn(ref)
+
+    def goes_on(self, ref: str) -> bool:
+        """Whether a call of this host is under way as that run."""
+        return ref in self._open
 
     async def end(self, turn: Turn, outcome: RunOutcome, reason: str, error: BaseException) -> None:
         """Store the end of a call that brought no value; harmless where it has one.
@@ -165,22 +173,21 @@ class Host:
         except AgentLoopError as error:  # no matter of the call
             _log.warning("the run of a model call could not be given up or dropped: %s", error)
         finally:
-            self._left()
+            self._left(ref)
 
     async def close(self) -> None:
         """Cut off the calls under way, and wait until they have stored their ends. Idempotent."""
         self.signal.cancel()
         await self._idle.wait()
-        if self._owns_observers and self.observers is not None:
-            hub, self.observers = self.observers, None
-            await hub.close(CLOSE_SECONDS)
+        if self._own_hub and self.hub is not None:
+            await self.hub.close(CLOSE_SECONDS)
 
     async def _whole(self, work: Coroutine[Any, Any, Any]) -> None:
         """Write whatever cancels arrive; the next await that waits raises them."""
         await (settle(work) if self.store.waits else work)
 
-    def _left(self) -> None:
-        self._open -= 1
+    def _left(self, ref: str) -> None:
+        self._open.discard(ref)
         if not self._open:
             self._idle.set()
 

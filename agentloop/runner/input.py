@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..admission import is_unicode
 from ..errors import InputError
 from ..limits import JSON_BYTES
-from ..messages import Message, ModelRequest, SystemMessage, UserMessage, require_model_request
+from ..messages import Message, ModelExchange, ModelRequest, SystemMessage, UserMessage, require_model_request
 from .built import BuiltContext
 from .context import ContextPlan
 
@@ -33,7 +33,7 @@ def taken(input: ModelInput) -> BuiltContext:
         return _whole((UserMessage(content=input),))  # a str that UTF-8 encodes has nothing else to check
     if type(input) is str:
         messages: tuple[Message, ...] = (UserMessage(content=input),)
-    elif isinstance(input, (SystemMessage, UserMessage)):
+    elif isinstance(input, (SystemMessage, UserMessage, ModelExchange)):
         messages = (input,)
     elif isinstance(input, (list, tuple)):
         messages = tuple(input)

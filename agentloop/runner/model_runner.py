@@ -4,12 +4,13 @@ A call goes the way of every other one: its budgets are checked and debited, its
 are stored, it is sent once, and what its transport made of the checked reply is returned only when
 that reply is stored. Nothing asks again by itself.
 
-What ended a call, where several things did, is decided in this order: the caller's own cancel; the
-signal's reason; the time it was given; then whatever the call met (R324, R325).
+What ended a call, where several things did, is for `agentloop.effects.Bound` to say. A call whose value
+is stored has ended well: whatever comes after that changes nothing of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,10 +32,10 @@ from ..errors import (
 )
 from ..events import Journal, ModelCallRecord, ModelCallTrace, RequestRejected
 from ..exchange import CallBasis, Turn
-from ..limits import JSON_BYTES, LoopLimits, check_count
+from ..limits import JSON_BYTES, LoopLimits, check_count, check_seconds
 from ..messages import Message
 from ..providers import Provider
-from ..sinks import Diagnostics, Observer, Sink, require_observer
+from ..sinks import Diagnostics, Observer, Sink, put_off, require_observer
 from ..tools import ToolSet
 from .built import BuiltContext, Summary, SummaryOf
 from .children import Family
@@ -112,15 +113,14 @@ class ModelRunner:
     ) -> None:
         for at, observer in enumerate(observers):
             require_observer(f"ModelRunner.observers[{at}]", observer)
-        self._watchers = tuple(observers)
-        self._set_up(Host.alone(), provider, options)
+        self._set_up(Host.alone(tuple(observers)), provider, options)
         self._owns_host = True
 
     @classmethod
     def of(cls, host: Host, provider: Provider, options: RunnerOptions) -> Self:
         """A runner on a host that somebody else closes."""
         runner = cls.__new__(cls)
-        runner._watchers, runner._owns_host = (), False
+        runner._owns_host = False
         runner._set_up(host, provider, options)
         return runner
 
@@ -380,9 +380,12 @@ class ModelRunner:
 
         Raises:
             BudgetError: ``children.max_depth`` or ``children.max_children`` of the root.
-            InputError: a value of another type or outside its range; diagnostics of another run.
+            InputError: a value of another type or outside its range, an id that the run has already,
+                diagnostics of another run or of another runner.
+            BaseException: what this runner's signal was cancelled with.
         """
         self._signal.check()
+        self._family.check()
         if signal is not None and not isinstance(signal, Signal):
             raise InputError(f"child.signal: expected a Signal or None, got {type(signal).__name__}")
         if diagnostics is not None:
@@ -392,16 +395,18 @@ class ModelRunner:
         if max_calls is not None:
             check_count("child.max_calls", max_calls, 0)
         check_count("child.reserve_calls", reserve_calls, 0)
+        if timeout is not None:
+            check_seconds("child.timeout", timeout)
         known = registry(transports)
         part = self._diagnostics.child(id, output=sink) if diagnostics is None else diagnostics
         parents = (self._signal,) if signal is None else (self._signal, signal)
         below = Signal(part.span_id, parents=parents, seconds=timeout, clock=self._host.clock)
-        family = self._family.below()
         child = type(self).__new__(type(self))
         child._host, child._models, child._per_call = self._host, self._models, self._per_call
-        child._watchers, child._owns_host = (), False
+        child._owns_host = False
         child._ledger = self._ledger.child(model_calls=max_calls, reserve=reserve_calls)
-        child._transports, child._family, child._signal, child._diagnostics = known, family, below, part
+        child._transports, child._signal, child._diagnostics = known, below, part
+        child._family = self._family.below()
         child._begin()
         return child
 
@@ -422,7 +427,7 @@ class ModelRunner:
         self._begin()
 
     def _begin(self) -> None:
-        self._emitter = self._diagnostics.bind(self._host.observers)
+        self._emitter = self._diagnostics.bind(self._host.hub)
         self._busy = False
         self._count = 0
 
@@ -452,9 +457,7 @@ class ModelRunner:
 
     async def _invoke(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
         """Preflight; wait for a turn among children; then the call, within its time."""
-        if self._watchers:
-            self._host.observe(self._watchers)
-            self._emitter.observers = self._host.observers
+        self._emitter.observers = self._host.observing() or None
         self._preflight(prepared, context)
         turn = self._family.turn
         if turn is None:
@@ -463,8 +466,8 @@ class ModelRunner:
             return await self._bounded(context, prepared, began)
 
     async def _bounded(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
-        async with Bound(self._signal, self._per_call.timeout):
-            return await self._call(prepared.messages(context.messages), prepared, began)
+        async with Bound(self._signal, self._per_call.timeout) as bound:
+            return await self._call(bound, prepared.messages(context.messages), prepared, began)
 
     def _preflight(self, prepared: Prepared[Any], context: BuiltContext) -> None:
         try:
@@ -477,7 +480,9 @@ class ModelRunner:
             )
             raise
 
-    async def _call(self, messages: tuple[Message, ...], prepared: Prepared[T], began: float) -> ModelResult[T]:
+    async def _call(
+        self, bound: Bound, messages: tuple[Message, ...], prepared: Prepared[T], began: float
+    ) -> ModelResult[T]:
         host, ref = self._host, self._host.new_id()
         basis = CallBasis(
             parent=self._diagnostics.span_id,
@@ -495,13 +500,13 @@ class ModelRunner:
             call=basis,
         )
         try:
-            scope = self._scope(turn, prepared)
-            collection = await self._attempts(scope, prepared, began)
+            bound.check()  # of a cancel that came while it was opened
+            collection = await self._attempts(self._scope(bound, turn, prepared), bound, prepared, began)
         except Rejected as rejected:
             await host.end(turn, "limit_reached", rejected.error.limit, rejected.error)
             raise rejected.error from None
         except BaseException as error:
-            await host.end(turn, *_ending(error), error)
+            await host.end(turn, *_ending(error, bound.reason), error)
             raise
         finally:
             prepared.used = prepared.used or turn.model_calls > 0
@@ -509,7 +514,7 @@ class ModelRunner:
             await host.leave(ref)
         return self._result(turn, collection.value)
 
-    async def _attempts(self, scope: Scope, prepared: Prepared[T], began: float | None) -> Collection[T]:
+    async def _attempts(self, scope: Scope, bound: Bound, prepared: Prepared[T], began: float | None) -> Collection[T]:
         """Ask, and ask once more only where the host's policy says so and a budget covers it."""
         while True:
             collection = Collection(
@@ -517,9 +522,15 @@ class ModelRunner:
                 max_chars=self._per_call.sizes.max_output_chars,
                 transport=prepared.transport,
                 ref=scope.run_id,
+                check=bound.check,
             )
             try:
                 await send(scope, collecting=collection, began=began)
+            except asyncio.CancelledError as cancel:
+                if scope.turn.closed is None or scope.turn.closed.outcome != "completed":
+                    raise
+                put_off(cancel)  # the value is stored, and stands
+                return collection
             except (ProviderError, StreamRefused):
                 again = None if scope.resend is None else next_attempt(scope.turn, scope.resend)
                 if again is None or scope.ledger.left("model_calls") == 0 or scope.ledger.left("tokens") == 0:
@@ -529,7 +540,7 @@ class ModelRunner:
             else:
                 return collection
 
-    def _scope(self, turn: Turn, prepared: Prepared[Any]) -> Scope:
+    def _scope(self, bound: Bound, turn: Turn, prepared: Prepared[Any]) -> Scope:
         host = self._host
         names, resend = self._models.asked(prepared.model_id)
         return Scope(
@@ -549,6 +560,7 @@ class ModelRunner:
             clock=host.clock,
             now_ms=host.now_ms,
             reasoning=self._per_call.reasoning,
+            reason=lambda: bound.reason,
             resend=resend,
             sleep=host.sleep,
             random=host.random,
@@ -595,18 +607,18 @@ class ModelRunner:
     def _check_part(self, part: Diagnostics) -> None:
         if not isinstance(part, Diagnostics):
             raise InputError(f"child.diagnostics: expected Diagnostics, got {type(part).__name__}")
-        own = self._diagnostics
-        if (part.run_id, part.parent_span_id) != (own.run_id, own.span_id):
+        if part.above is not self._diagnostics:
             raise InputError("child.diagnostics: expected a part of this runner's, got one of another run or parent")
+        part.check_free()
 
     def __repr__(self) -> str:
         return f"<ModelRunner {self._diagnostics.span_id!r}: {self.remaining_calls} calls left>"
 
 
-def _ending(error: BaseException) -> tuple[Any, str]:
-    """Outcome and reason of a call that brought no value."""
+def _ending(error: BaseException, reason: BaseException | None) -> tuple[Any, str]:
+    """Outcome and reason of a call that brought no value; ``reason`` is why it was cancelled, if not by its caller."""
     if isinstance(error, BudgetError):
         return "limit_reached", error.limit
     if not isinstance(error, Exception):
-        return "cancelled", "cancelled"
+        return "cancelled", reason.code if isinstance(reason, AgentLoopError) else "cancelled"
     return "failed", error.code if isinstance(error, AgentLoopError) else type(error).__name__

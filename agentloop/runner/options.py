@@ -23,7 +23,7 @@ from ..limits import (
 )
 from ..messages import ModelOptions
 from ..providers import Provider
-from ..sinks import Diagnostics, Sink
+from ..sinks import Diagnostics, Sink, require_sink
 from .children import ChildLimits
 from .prepared import Sizes, require_asked
 from .tokens import TokenBudget
@@ -80,7 +80,8 @@ class RunnerOptions(TypedDict, total=False):
         fallback: names of models that are asked, in this order, when another one may not be asked again;
             needs ``resend``, which says when that is.
         resend: when a call that brought nothing is made once more (`ResendPolicy`); None is never.
-        options: `ModelOptions` of every call; what a transport asks for overrides them.
+        options: `ModelOptions` of every call, without ``max_output_tokens``; what a transport asks for
+            overrides them.
         max_calls: model calls of this runner and its children, attempts counted; 0 and up, 8 by default.
         call_timeout: seconds of one call, 0.001 to 2147483.647; 30 by default. It never extends a deadline.
         max_input_chars: of the application's messages; 0 and up or ``math.inf``, 32000 by default.
@@ -202,6 +203,8 @@ def per_call(given: RunnerOptions) -> PerCall:
     max_output_tokens = given.get("max_output_tokens", MAX_OUTPUT_TOKENS)
     check_count("ModelRunner.max_output_tokens", max_output_tokens, 1)
     options = _typed("options", given.get("options", ModelOptions()), ModelOptions)
+    if options.max_output_tokens is not None:
+        raise InputError("ModelRunner.options: expected no max_output_tokens, which the runner has by itself")
     options = msgspec.structs.replace(options, max_output_tokens=max_output_tokens)
     require_asked(options)
     return PerCall(
@@ -216,13 +219,15 @@ def checked_execution(given: RunnerOptions) -> Execution:
     """What the runner works for.
 
     Raises:
-        InputError: it is no `Execution`, or there is a sink beside its diagnostics.
+        InputError: it is no `Execution`, the sink is none, or there is one beside its diagnostics.
     """
-    execution = given.get("execution")
+    execution, sink = given.get("execution"), given.get("sink")
+    if sink is not None:
+        require_sink("ModelRunner.sink", sink)
     if execution is None:
         return Execution()
     _typed("execution", execution, Execution)
-    if execution.diagnostics is not None and given.get("sink") is not None:
+    if execution.diagnostics is not None and sink is not None:
         raise InputError("ModelRunner.sink: expected none beside diagnostics, whose output it would be")
     return execution
 
@@ -240,7 +245,8 @@ def registry(transports: Sequence[Transport[Any]]) -> dict[str, Transport[Any]]:
     """Transports by id, plain text among them.
 
     Raises:
-        InputError: something that is no transport, or an id that is no text, or there twice.
+        InputError: something that is no transport, or an id that is no text, or there twice, or that of
+            plain text.
     """
     if isinstance(transports, str) or not isinstance(transports, Sequence):
         raise InputError(f"transports: expected a sequence of transports, got {type(transports).__name__}")
@@ -253,6 +259,8 @@ def registry(transports: Sequence[Transport[Any]]) -> dict[str, Transport[Any]]:
             raise InputError(f"transports[{at}].id: expected a string of 1 to 128 characters")
         if name in known:
             raise InputError(f"transports[{at}].id: expected unique ids, got {name!r} twice")
+        if name == PLAIN.id and type(transport) is not PlainText:
+            raise InputError(f"transports[{at}].id: expected another id than {name!r}, which is plain text")
         known[name] = transport
     known.setdefault(PLAIN.id, PLAIN)
     return known

@@ -164,6 +164,10 @@ def prepared_by(
         raise InputError(f"{where}: expected create_response to be callable")
     if interaction.instruction is not None and type(interaction.instruction) is not str:
         raise InputError(f"{where}: expected an instruction of type str or None")
+    if type(interaction.route) is not str or not 1 <= len(interaction.route) <= 128:
+        raise InputError(f"{where}: expected a route of 1 to 128 characters")
+    if type(interaction.options) is not ModelOptions or interaction.options.max_output_tokens is not None:
+        raise InputError(f"{where}: expected ModelOptions without max_output_tokens, which the call says")
     check_count(f"{where}: schema_chars", interaction.schema_chars, 0)
     embeddable = min(interaction.schema_chars, len(interaction.instruction or ""))
     check_count(f"{where}: embedded_chars", interaction.embedded_chars, 0, embeddable)
@@ -243,8 +247,6 @@ def require_asked(options: ModelOptions, tools: tuple[FunctionSpec, ...] = ()) -
 def _merged(base: ModelOptions, over: ModelOptions) -> ModelOptions:
     """The runner's options with what a transport asks for."""
     changes = {
-        name: value
-        for name in over.__struct_fields__
-        if (value := getattr(over, name)) != getattr(_DEFAULTS, name) and name != "max_output_tokens"
+        name: value for name in over.__struct_fields__ if (value := getattr(over, name)) != getattr(_DEFAULTS, name)
     }
     return msgspec.structs.replace(base, **changes)

@@ -76,7 +76,8 @@ class Interaction(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
         create_response: makes the collector of one call.
         route: how the value is asked for, in the record: ``text``, ``call``, ``json_schema``, ``json_text``,
             ``session``, or a word of a transport of your own.
-        options: what the transport asks for; a field that is not its default overrides the runner's.
+        options: what the transport asks for; a field that is not its default overrides the runner's. The
+            call's own ``max_output_tokens`` is none of them.
         tools: the visible tools.
         instruction: added to the instructions of the call; None adds none.
         schema_chars: characters of all declarations: tools, response format, and a schema that stands in

@@ -1,5 +1,6 @@
 """Who hears of a run: sinks in its path, readers of its feed, observers at its side."""
 
+from .cancels import put_off, take_cancel
 from .diagnostics import Diagnostics
 from .emitter import Emitter, wall_ms
 from .fan_out import FanOut, QueueSink
@@ -19,7 +20,9 @@ __all__ = [
     "ObserverHub",
     "QueueSink",
     "Sink",
+    "put_off",
     "require_observer",
     "require_sink",
+    "take_cancel",
     "wall_ms",
 ]

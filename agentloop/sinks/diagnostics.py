@@ -1,7 +1,7 @@
 """One part of a run, seen by who tells of it: its span, its journal, and where its events go.
 
 A run's parts share its id and its numbering, so that their events have one order; each has a span
-of its own below the part that made it. A part is bound to one runner, and stays with its run (R276).
+of its own below the part that made it. A part tells of one runner, and stays with its run (R276).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Diagnostics:
 
     Attributes:
         run_id, span_id, parent_span_id: as its events have them.
+        above: the part that made it; None is the run itself.
         journal: what was told, as records.
 
     Raises:
@@ -41,6 +42,8 @@ class Diagnostics:
         "_new_id",
         "_now_ms",
         "_numbers",
+        "_spans",
+        "above",
         "journal",
         "output",
         "parent_span_id",
@@ -67,15 +70,20 @@ class Diagnostics:
         self.parent_span_id: str | None = None if span_id in (None, self.run_id) else self.run_id
         self.output = output
         self._new_id, self._now_ms = new_id, now_ms
+        self.above: Self | None = None
         self._numbers: Iterator[int] = itertools.count(1)
+        self._spans = {self.run_id, self.span_id}
         self._bound = False
         self.journal = Journal(run_id=self.run_id, new_id=new_id, now_ms=now_ms)
 
     def child(self, span_id: str | None = None, *, output: Sink | None = None) -> Self:
         """A part below this one, with a journal of its own.
 
+        Args:
+            span_id: one that no other part of the run has; by default a new one.
+
         Raises:
-            InputError: as for the class.
+            InputError: as for the class, or the run has a part of that id.
         """
         part = type(self)(
             output=output,
@@ -84,17 +92,29 @@ class Diagnostics:
             new_id=self._new_id,
             now_ms=self._now_ms,
         )
-        part.parent_span_id, part._numbers = self.span_id, self._numbers
+        if part.span_id in self._spans:
+            raise InputError(f"Diagnostics.span_id: expected one that is new in its run, got {part.span_id!r} again")
+        self._spans.add(part.span_id)
+        part.parent_span_id, part.above = self.span_id, self
+        part._numbers, part._spans = self._numbers, self._spans
         return part
+
+    def check_free(self) -> None:
+        """Refuse a part that a runner has.
+
+        Raises:
+            InputError: it has.
+        """
+        if self._bound:
+            raise InputError("Diagnostics: expected a part that no runner has, got one that is in use")
 
     def bind(self, observers: ObserverHub | None) -> Emitter:
         """What tells the events of this part; for one runner.
 
         Raises:
-            InputError: it is bound to a runner already.
+            InputError: a runner has it already.
         """
-        if self._bound:
-            raise InputError("Diagnostics: expected a part that no runner has, got one that is in use")
+        self.check_free()
         self._bound = True
         return Emitter(
             self.run_id,

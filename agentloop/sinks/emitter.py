@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from ..events import Event, ModelEnd, ModelParsed, OutputEvent, ReasoningPreview, TextPreview, event_id
 from ..limits import MODEL_END_SECONDS
+from .cancels import put_off, take_cancel
 from .feed import Feed
 from .observers import ObserverHub
 from .sink import Sink
@@ -73,7 +74,7 @@ class Emitter:
         self._parent_span_id = parent_span_id
         self.numbers = itertools.count(1) if numbers is None else numbers
         self._sequence = 0
-        self._sink_failed = False  # a sink's failure ends the run, so it is not told again in the log
+        self._sink_failed = False  # a sink's failure ends the call, so it is not told again in the log
 
     def _make(self, kind: type[E], invocation_id: str | None, fields: dict[str, Any]) -> E:
         self._sequence = sequence = next(self.numbers)
@@ -129,7 +130,8 @@ class Emitter:
 
         When the run is ending because its sink failed before, the run's own error tells of it.
 
-        A second cancel that arrives meanwhile is passed on after the event is published.
+        A cancel that was put off is raised after it, not in the sink. Another one that arrives meanwhile is
+        passed on after the event is published.
         """
         event = self._make(ModelEnd, invocation_id, fields)
         sequence = self._sequence
@@ -137,6 +139,9 @@ class Emitter:
             self._publish(event, sequence)
             return
         task = asyncio.current_task()
+        kept = None
+        if self._sink is not None and task is not None and task.cancelling():
+            kept = await take_cancel()
         cancels = task.cancelling() if task is not None else 0
         try:
             async with asyncio.timeout(MODEL_END_SECONDS):
@@ -149,4 +154,7 @@ class Emitter:
             if not self._sink_failed:
                 _log.exception("sink failed on model.end; the outcome stands")
         finally:
+            self._sink_failed = False  # of this call; a runner's emitter tells of others as well
             self._publish(event, sequence)
+        if kept is not None:
+            put_off(kept)

@@ -302,3 +302,24 @@ async def test_where_only_a_journal_hears_no_event_is_made_that_it_takes_nothing
         ("model.start", event_id("r", 1)),
         ("model.end", event_id("r", 2)),
     ]
+
+
+async def test_a_cancel_that_was_put_off_does_not_cut_the_last_event_off_and_is_raised_after_it() -> None:
+    """(R265)"""
+    got: list[Event] = []
+
+    class Slow:
+        async def emit(self, event: OutputEvent) -> None:
+            await asyncio.sleep(0)
+            got.append(event)
+
+    line = Line(sink=Slow())
+    await line.start()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel("the host's words")
+    await line.end("cancelled")
+    assert [event.type for event in got] == ["model.start", "model.end"]
+    with pytest.raises(asyncio.CancelledError, match="the host's words"):
+        await asyncio.sleep(0)
+    assert task.uncancel() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict, assert_never, assert_type
@@ -303,3 +304,50 @@ class Pieces:
 
 
 pieces: Transport[int] = Pieces()
+
+
+async def calls_of_a_runner_have_the_types_of_their_values(
+    runtime: al.Runtime, name: str, talk: list[al.Message]
+) -> None:
+    ticket = Structured(Ticket)
+    runner = runtime.runner(transports=(ticket, pieces), max_calls=4, max_input_chars=math.inf)
+    assert_type(runner, al.ModelRunner)
+    assert_type(await runner.invoke("q"), al.ModelResult[str])
+    assert_type((await runner.invoke(talk, stage_id="a", max_output_tokens=5)).value, str)
+    assert_type(await runner.invoke("q", transport="core:plain-text"), al.ModelResult[str])
+    assert_type(await runner.invoke("q", transport=ticket), al.ModelResult[Ticket])
+    assert_type((await runner.invoke("q", transport=pieces)).value, int)
+    assert_type(await runner.invoke("q", transport="structured:Ticket"), al.ModelResult[object])
+    assert_type(await runner.invoke("q", transport=name), al.ModelResult[object])
+    result = await runner.invoke("q")
+    assert_type(result.invocation, al.ModelCallRecord)
+    assert_type(runner.last_call, al.ModelCallTrace | None)
+
+
+async def prepared_calls_have_the_types_of_their_values(provider: al.Provider, name: str) -> None:
+    ticket = Structured(Ticket)
+    runner = al.ModelRunner(provider, models={"fast": provider}, transports=[ticket], execution=al.Execution())
+    assert_type(runner.prepare(), al.Prepared[str])
+    assert_type(runner.prepare(transport="core:plain-text"), al.Prepared[str])
+    assert_type(runner.prepare(transport=name), al.Prepared[object])
+    prepared = runner.prepare(stage_id="triage", transport=ticket, model_id="fast")
+    assert_type(prepared, al.Prepared[Ticket])
+    assert_type(runner.measure("q", prepared), al.Measurement)
+    assert_type(runner.measure("q", prepared).within_budget, bool)
+    assert_type(await runner.invoke("q", prepared=prepared), al.ModelResult[Ticket])
+
+
+async def children_of_a_runner_have_the_types_of_what_they_do(runner: al.ModelRunner, signal: al.Signal) -> None:
+    ticket = Structured(Ticket)
+    child = runner.child("part", max_calls=2, reserve_calls=1, timeout=5, transports=(ticket,), signal=signal)
+    assert_type(child, al.ModelRunner)
+    pair = child.execution
+    assert_type(pair, al.Execution)
+    assert_type(pair.signal, al.Signal | None)
+    assert_type(pair.diagnostics, al.Diagnostics | None)
+
+    async def ask() -> Ticket:
+        return (await child.invoke("q", transport=ticket)).value
+
+    assert_type(await al.run_children([ask, ask], max_concurrent=2), list[Ticket])
+    assert_type(await al.run_children([lambda: runner.invoke("q")], max_concurrent=1), list[al.ModelResult[str]])

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ...messages import Usage
 from .views import AttemptView, CallView, MessageView, RunView, StoreView
-from .words import answered, clean, clock, counted, duration, place, run_title, size, tokens
+from .words import answered, asked_by, clean, clock, counted, duration, place, run_title, size, tokens
 
 __all__ = ["page"]
 
@@ -158,6 +158,8 @@ def _run(number: int, run: RunView) -> Iterator[str]:
             f"{counted(run.facts, 'fact')}, {size(run.bytes)}",
         ]
         yield "".join(f"<li>{item}</li>\n" for item in told if item)
+    if run.call is not None:
+        yield f"<li>asked by <bdi>{_text(asked_by(run))}</bdi></li>\n"
     if run.continues is not None:
         yield f"<li>continues <code>{_text(run.continues)}</code></li>\n"
     yield "</ul>\n"

@@ -89,6 +89,7 @@ def _take(view: RunView, fact: Fact) -> None:
     match fact:
         case OriginOpened():
             view.continues, view.recovery_points = _place(fact.continues), fact.checkpoint
+            view.call = fact.call
             view.messages = [_message(message) for message in fact.messages]
             view.tools = [spec.name for spec in fact.tools]
         case SendStarted():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from .views import AttemptView, CallView, RunView, StoreView
-from .words import answered, clean, clock, counted, duration, place, size, tokens
+from .words import answered, asked_by, clean, clock, counted, duration, made_by, place, size, tokens
 
 __all__ = ["Style", "store_lines", "timeline_lines"]
 
@@ -87,7 +87,8 @@ def timeline_lines(run: RunView, style: Style) -> Iterator[str]:
     yield ""
     zero = run.opened_at_ms
     if run.kind == "run":
-        yield f"{_offset(zero, zero)}  opened  agent {_cell(run.agent)}, {counted(len(run.tools), 'tool')}"
+        whose = f"agent {_cell(run.agent)}" if run.call is None else f"model call of {_cell(made_by(run))}"
+        yield f"{_offset(zero, zero)}  opened  {whose}, {counted(len(run.tools), 'tool')}"
     for message in run.messages:
         images = f", {counted(message.images, 'image')}" if message.images else ""
         yield f"{_BLANK}  {style(message.role, 'cyan')}  {size(message.bytes)}{images}"
@@ -134,6 +135,8 @@ def _attempt_lines(attempt: AttemptView, zero: int, style: Style) -> Iterator[st
 def _facts(run: RunView, style: Style) -> Iterator[str]:
     told = [
         ("conversation", run.conversation),
+        ("asked by", asked_by(run)),
+        ("made for", run.call and run.call.parent),
         ("continues", run.continues),
         ("branch of", run.source),
         ("opened", f"{clock(run.opened_at_ms)} UTC"),
@@ -157,7 +160,7 @@ def _run_row(run: RunView) -> list[str]:
     return [
         run.run_id,
         run.conversation or "-",
-        run.agent or "-",
+        made_by(run) or "-",
         clock(run.opened_at_ms),
         _state(run),
         "points" if run.recovery_points else "-",

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from ...exchange import Checkpoint
+from ...exchange import CallBasis, Checkpoint
 from ...messages import Usage
 
 __all__ = [
@@ -122,6 +122,7 @@ class RunView(View):
         state: how it ended; ``running`` while somebody owns it, ``unfinished`` where nobody does.
         recovery_points: whether it was begun with ``checkpoint=True``; None where no record tells.
         checkpoint: where it is, with the evidence; None for a branch.
+        call: the model call of a runner that it is, None for a run of an agent; ``agent`` is its stage then.
         continues: the exchange that it follows, as "origin.index".
         source: for a branch, the conversation that it comes from.
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
@@ -133,6 +134,7 @@ class RunView(View):
     kind: Literal["run", "branch", "redacted"] = "run"
     conversation: str | None = None
     agent: str = ""
+    call: CallBasis | None = None
     state: str = "unfinished"
     reason: str | None = None
     recovery_points: bool | None = None

@@ -9,7 +9,19 @@ from ...exchange import Checkpoint, CompletedPoint, ModelPoint, PreparedPoint, T
 from ...messages import Usage
 from .views import AttemptView, RunView
 
-__all__ = ["answered", "clean", "clock", "counted", "duration", "place", "run_title", "size", "tokens"]
+__all__ = [
+    "answered",
+    "asked_by",
+    "clean",
+    "clock",
+    "counted",
+    "duration",
+    "made_by",
+    "place",
+    "run_title",
+    "size",
+    "tokens",
+]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -72,7 +84,20 @@ def run_title(run: RunView) -> str:
     """What a run is, where its id alone says too little."""
     if run.kind == "branch":
         return f"branch of {run.source}"
-    return run.agent or "run"
+    return made_by(run) or "run"
+
+
+def made_by(run: RunView) -> str:
+    """Whose a run is: its agent's name, or "stage triage" for a model call of a runner; empty where nobody tells."""
+    return run.agent if run.call is None else f"stage {run.call.stage_id}"
+
+
+def asked_by(run: RunView) -> str:
+    """How a runner's model call asks for its value: "core:plain-text (text)"; empty for a run of an agent."""
+    if run.call is None:
+        return ""
+    model = "" if run.call.model_id is None else f", model {run.call.model_id}"
+    return f"{run.call.transport} ({run.call.route}){model}"
 
 
 def answered(attempt: AttemptView) -> str:
