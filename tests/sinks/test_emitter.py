@@ -291,19 +291,6 @@ async def test_an_event_is_a_preview_and_no_fact() -> None:
     assert (turn.entries, turn.exchanges) == ([], [])
 
 
-async def test_where_only_a_journal_hears_no_event_is_made_that_it_takes_nothing_of() -> None:
-    heard: list[Event] = []
-    emitter = Emitter("r", None, journal=heard.append)
-    fields = {"attempt_id": "a", "call_sequence": 1}
-    await emitter.output(ModelStart, "a", **fields, stage_id="model", model="m", dialect="openai")
-    await emitter.output(TextPreview, "a", attempt_id="a", offset=0, text="Hi")
-    await emitter.end("a", **fields, status="success", retracted=False)
-    assert [(event.type, event.event_id) for event in heard] == [
-        ("model.start", event_id("r", 1)),
-        ("model.end", event_id("r", 2)),
-    ]
-
-
 async def test_a_cancel_that_was_put_off_does_not_cut_the_last_event_off_and_is_raised_after_it() -> None:
     """(R265)"""
     got: list[Event] = []
@@ -323,3 +310,16 @@ async def test_a_cancel_that_was_put_off_does_not_cut_the_last_event_off_and_is_
     with pytest.raises(asyncio.CancelledError, match="the host's words"):
         await asyncio.sleep(0)
     assert task.uncancel() == 0
+
+
+async def test_where_only_a_journal_hears_no_event_is_made_that_it_takes_nothing_of() -> None:
+    heard: list[Event] = []
+    emitter = Emitter("r", None, journal=heard.append)
+    fields = {"attempt_id": "a", "call_sequence": 1}
+    await emitter.output(ModelStart, "a", **fields, stage_id="model", model="m", dialect="openai")
+    await emitter.output(TextPreview, "a", attempt_id="a", offset=0, text="Hi")
+    await emitter.end("a", **fields, status="success", retracted=False)
+    assert [(event.type, event.event_id) for event in heard] == [
+        ("model.start", event_id("r", 1)),
+        ("model.end", event_id("r", 2)),
+    ]
