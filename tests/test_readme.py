@@ -48,6 +48,7 @@ ANSWERS = stream({"content": "On 12 May."}, "stop")
 TYPED = {
     "Ticket": '{"title":"Printer on fire","urgency":"high"}',
     "Size": '{"width":"two metres"}',
+    "Launch": '{"day":12,"month":"May"}',
 }
 """What it says where a schema is asked for, by the name of that."""
 

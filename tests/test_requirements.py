@@ -55,6 +55,11 @@ def test_no_test_names_a_requirement_that_is_not_listed() -> None:
     assert strangers == {}
 
 
+def test_the_list_has_no_hole_where_the_project_is_complete() -> None:
+    complete = named("R1-R145, R148-R267, R273-R285, R300-R326")
+    assert sorted(complete - listed().keys()) == []
+
+
 def test_each_requirement_is_one_line_in_order() -> None:
     numbers = list(listed())
     assert numbers == sorted(numbers)

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from ..agent import Agent
 from ..errors import AgentLoopError, InputError
 from ..events import (
@@ -50,8 +52,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         help="run an agent of yours against an endpoint",
-        description="Imports MODULE from the working directory and runs its AGENT once. Text goes to standard "
-        "output, tool calls and the outcome to standard error. Exit 0 when the run completed, 1 when it ended "
+        description="Imports MODULE from the working directory and runs its AGENT once. Text, or the value of an "
+        "agent with an output as one line of JSON, goes to standard output; tool calls and the outcome go to "
+        "standard error. Exit 0 when the run completed, 1 when it ended "
         "otherwise, 2 on a usage error, 130 on Ctrl-C.",
     )
     parser.add_argument("agent", metavar="MODULE:AGENT", help="as in notes:assistant, or path/to/notes.py:assistant")
@@ -129,19 +132,22 @@ def _load_module(source: str) -> ModuleType:
 async def _run(
     agent: Agent[Any], prompt: str, provider: ChatCompletions, *, as_json: bool, notices: Screen
 ) -> RunResult[Any]:
-    text = Screen(sys.stdout)
+    text, typed = Screen(sys.stdout), agent.output is not None
     lines = JsonLinesSink(sys.stdout.buffer) if as_json else None
     try:
         async with Runtime(provider) as runtime, runtime.start(agent, prompt) as events:
             async for event in events:
                 if lines is not None:
                     await lines.emit(event)
-                elif isinstance(event, TextPreview):
+                elif isinstance(event, TextPreview) and not typed:
                     text.piece(event.text)
                 elif isinstance(event, ModelEnd):
                     text.end_text()
                 _notice(notices, event)
-            return await events.result()
+            result = await events.result()
+            if result.has_value and lines is None:
+                text.line(msgspec.json.encode(result.value).decode())
+            return result
     finally:
         text.end_text()
 

@@ -421,6 +421,7 @@ class _Attempt:
             model_id=scope.model_id,
             transport=label.transport,
             route=label.route,
+            ref=None if scope.run_id == scope.emitter.run_id else scope.run_id,
         )
 
     def show(self, delta: Preview) -> Awaitable[None]:

@@ -304,6 +304,7 @@ class Journal:
             usage=event.usage,
             parent_invocation_id=_parent(event),
             run_id=event.run_id,
+            ref=start.ref,
         )
         if trace.status == "pending":
             self._pending[key] = trace

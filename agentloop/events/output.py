@@ -25,6 +25,7 @@ class ModelStart(Event, frozen=True):
         stage_id: where in an application it is made. model_id: the host's word for a registered model.
         model, dialect: what is asked for on the wire, and what the answer is held against.
         transport, route: how its answer is asked for; empty where no transport asked.
+        ref: the run that it is stored as, where that is not the run of this event; as for `Runtime.read`.
     """
 
     type: ClassVar[str] = "model.start"
@@ -37,6 +38,7 @@ class ModelStart(Event, frozen=True):
     model_id: str | None = None
     transport: str = ""
     route: str = ""
+    ref: str | None = None
 
 
 class TextPreview(Event, frozen=True):

@@ -26,7 +26,7 @@ class ModelCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         started_at_ms: wall clock, milliseconds since the Unix epoch.
         stage_id, model_id, model, transport, route: as in `ModelCallTrace`.
         usage: tokens as reported, None when unknown.
-        ref: the run that it is stored as, for `Runtime.read`; None where it is part of one.
+        ref: the run that it is stored as, for `Runtime.read`; None where it is part of a run that goes on.
     """
 
     invocation_id: str
@@ -68,6 +68,7 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         code: the error's code when the status is not ``success``.
         usage: tokens as reported, None when unknown.
         parent_invocation_id: the execution that it is part of, None at the top of its run.
+        ref: the run that it is stored as, where that is not ``run_id``; for `Runtime.read`.
     """
 
     invocation_id: str
@@ -84,6 +85,7 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     usage: Usage | None = None
     parent_invocation_id: str | None = None
     run_id: str | None = None
+    ref: str | None = None
 
     def record(self) -> ModelCallRecord:
         """The record of a call that succeeded.
@@ -103,6 +105,7 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             transport=self.transport,
             route=self.route,
             usage=self.usage,
+            ref=self.ref,
         )
 
 

@@ -542,7 +542,9 @@ class ModelRunner:
             prepared.used = prepared.used or turn.model_calls > 0
             self._count += turn.model_calls
             await host.leave(ref, keep=purpose is not None)
-        return self._result(turn, collection.value)
+        last = self.journal.last_model
+        assert last is not None, "a call that ended is in the journal"
+        return ModelResult(value=collection.value, invocation=last.record())
 
     async def _attempts(self, scope: Scope, bound: Bound, prepared: Prepared[T], began: float | None) -> Collection[T]:
         """Ask, and ask once more only where the host's policy says so and a budget covers it."""
@@ -597,13 +599,6 @@ class ModelRunner:
             label=Label(prepared.stage_id, prepared.transport, prepared.route, self._count),
             model_names=names,
         )
-
-    def _result(self, turn: Turn, value: T) -> ModelResult[T]:
-        """The value with the record of the call, which the journal has as well."""
-        last = self.journal.last_model
-        assert last is not None, "a call that ended is in the journal"
-        record = last.record()
-        return ModelResult(value=value, invocation=msgspec.structs.replace(record, ref=turn.run_id))
 
     def _transport(self, given: Transport[Any] | str | None) -> Transport[Any]:
         if given is None:

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,12 +33,13 @@ async def explode() -> str:
 
 assistant = al.Agent(name="assistant", instructions="Help.", tools=[add, explode])
 limited = al.Agent(name="limited", tools=[add], limits=al.LoopLimits(max_model_calls=1))
+typed = al.Agent(name="typed", tools=[add], output=al.Structured(list[int], name="numbers", route="call"))
 not_an_agent = 17
 '''
 ANSWER = recordings()["4-answer.sse"]
 
 
-def asks_for(tool: str, arguments: dict[str, int]) -> bytes:
+def asks_for(tool: str, arguments: dict[str, Any]) -> bytes:
     """A stream that asks for one call."""
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     function = {"name": tool, "arguments": msgspec.json.encode(arguments).decode()}
@@ -78,6 +80,18 @@ async def test_the_text_goes_to_stdout_and_the_rest_to_stderr(
     assert 'call     add {"a":2,"b":3}' in shown.err
     assert "end      completed (stop), 2 model calls, 1 tool call, 441 tokens in" in shown.err
     assert replay_server.requests[1].json["messages"][-1]["content"] == "5"
+
+
+async def test_the_value_of_an_agent_with_an_output_is_one_line_of_json(
+    replay_server: ReplayServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replay_server.script(asks_for("add", {"a": 2, "b": 3}), asks_for("numbers", {"value": [5, 7]}), ANSWER)
+    assert await run(replay_server, "agents:typed", "Go on.") == 0
+    assert capsys.readouterr().out == "[5,7]\n"
+    assert await run(replay_server, "agents:typed", "Go on.") == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "agentloop run: incomplete (no_output)" in shown.err
 
 
 async def test_json_prints_every_event_as_one_line(

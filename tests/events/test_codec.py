@@ -58,6 +58,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "model_id": st.none() | texts,
         "transport": texts,
         "route": texts,
+        "ref": st.none() | texts,
     },
     TextPreview: {"attempt_id": texts, "offset": counts, "text": texts},
     ReasoningPreview: {"attempt_id": texts, "offset": counts, "text": texts},

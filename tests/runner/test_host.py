@@ -55,6 +55,7 @@ async def test_each_call_is_a_run_of_its_own_with_what_it_asked_for(slow: bool) 
     assert all(fact.call is not None and fact.call.parent == runner.execution.diagnostics.span_id for fact in opened)  # type: ignore[union-attr]
     assert all(fact.conversation is None for fact in opened)
     assert result.invocation.ref == opened[0].run_id != opened[1].run_id
+    assert [trace.ref for trace in runner.journal.model] == [fact.run_id for fact in opened]  # of the failed one too
     closed = [(fact.outcome, fact.reason) for fact in facts if isinstance(fact, RunClosed)]
     assert closed == [("completed", "stop"), ("failed", "connection_lost")]
 

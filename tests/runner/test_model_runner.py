@@ -36,7 +36,7 @@ def runner(*script: Any, **options: Any) -> tuple[al.ModelRunner, ScriptedProvid
 
 def told(sink: RecordingSink) -> list[dict[str, Any]]:
     """What a sink was told, without ids and times."""
-    hidden = {"event_id", "occurred_at_ms", "run_id", "span_id", "parent_span_id", "invocation_id", "attempt_id"}
+    hidden = {"event_id", "occurred_at_ms", "run_id", "span_id", "parent_span_id", "invocation_id", "attempt_id", "ref"}
     return [
         {"type": event.type}
         | {
