@@ -539,7 +539,7 @@ class ModelRunner:
             await host.end(turn, *_ending(error, bound.reason), error)
             raise
         finally:
-            prepared.used = prepared.used or turn.model_calls > 0
+            prepared.used = turn.model_calls > 0
             self._count += turn.model_calls
             await host.leave(ref, keep=purpose is not None)
         last = self.journal.last_model

@@ -115,6 +115,17 @@ def test_a_model_call_that_is_over_has_one_trace_with_its_identity_time_and_end(
     )
 
 
+def test_a_tool_s_event_without_an_invocation_is_named_by_its_span() -> None:
+    told = Told()
+    told.tool("e1")
+    told.tool_end("e1")
+    start, end = (msgspec.structs.replace(event, invocation_id=None) for event in told.events)
+    journal = Journal.of([start])
+    assert journal.snapshot().open == ("e1",)
+    journal.apply(end)
+    assert [trace.invocation_id for trace in journal.tools] == ["e1"]
+
+
 def test_the_newest_trace_is_the_last_of_all() -> None:
     told = Told()
     told.model("a1")

@@ -280,6 +280,13 @@ def test_no_summary_is_asked_for_that_could_not_fit() -> None:
         plan.build(TALK)
 
 
+def test_where_summaries_make_messages_longer_the_refusal_says_what_they_come_to_without() -> None:
+    said = (user("q" * 10), answer("A" * 10), user("d" * 10))
+    plan = ContextPlan(max_chars=29, strategy="summarise", summary=Summary(max_chars=100))
+    with pytest.raises(LimitExceeded, match="max_context_chars: allowed 29, got at least 30"):
+        plan.build(said)
+
+
 def test_a_summary_of_parts_of_turns_or_across_another_one_is_refused() -> None:
     for start, end in ((0, 4), (1, 5), (2, 4), (1, 11)):
         with pytest.raises(InputError, match=f"expected one of whole turns, got {start} to {end}"):
@@ -361,6 +368,7 @@ def test_a_plan_is_checked_when_it_is_made(fields: dict[str, object], says: str)
     ("kind", "fields", "says"),
     [
         (Summary, {"instruction": ""}, "Summary.instruction: expected a non-empty string"),
+        (Summary, {"instruction": b"secret"}, "Summary.instruction: expected a non-empty string"),
         (Summary, {"max_chars": 0}, "Summary.max_chars: expected an integer from 1"),
         (Summary, {"max_tokens": 0}, "Summary.max_tokens: expected an integer from 1"),
         (SummaryOf, {"start": 1, "end": 1, "text": "x"}, "SummaryOf.end: expected an integer from 2"),

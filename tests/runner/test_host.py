@@ -179,7 +179,9 @@ async def test_the_end_of_a_call_is_stored_once() -> None:
     host = Host.alone()
     turn = await host.open("r", **OPTIONS)
     await host.end(turn, "failed", "x", LookupError())
-    await host.end(turn, "cancelled", "y", LookupError())
+    second = LookupError()
+    await host.end(turn, "cancelled", "y", second)
+    assert not hasattr(second, "__notes__")
     await host.leave("r")
     facts = await host.store._backend.load()
     assert [(fact.outcome, fact.reason) for fact in facts if isinstance(fact, RunClosed)] == [("failed", "x")]

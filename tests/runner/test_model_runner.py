@@ -220,8 +220,9 @@ async def test_a_model_cannot_write_the_record() -> None:
 async def test_a_failure_is_raised_and_is_no_result(answer: Any, error: type[Exception]) -> None:
     """(R220, R254)"""
     made, _ = runner(answer)
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         await made.invoke("q")
+    assert not hasattr(caught.value, "__notes__")  # its end was stored, and once
     trace = made.last_call
     assert trace is not None
     assert trace.status == "error"
@@ -466,6 +467,14 @@ async def test_a_thousand_calls_keep_the_newest_128_and_few_more() -> None:
     facts: list[Fact] = await made._host.store._backend.load()
     assert {fact.run_id for fact in facts} == set(kept)
     assert (made.total_call_count, made.remaining_calls) == (1_000, 0)
+
+
+async def test_the_160th_call_leaves_the_newest_128() -> None:
+    made, _ = runner(*[reply("hi")] * 160, max_calls=160)
+    refs = [(await made.invoke("q")).invocation.ref for _ in range(159)]
+    assert [row.run_id for row in await made._host.store.runs()] == refs
+    refs.append((await made.invoke("q")).invocation.ref)
+    assert [row.run_id for row in await made._host.store.runs()] == refs[-128:]
 
 
 async def test_a_closed_runner_makes_no_call() -> None:

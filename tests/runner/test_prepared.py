@@ -367,6 +367,7 @@ async def test_what_is_refused_before_a_call_leaves_the_handle_for_a_call() -> N
         ({"create_response": 3}, "expected create_response to be callable"),
         ({"instruction": 3}, "expected an instruction of type str or None"),
         ({"route": ""}, "expected a route of 1 to 128 characters"),
+        ({"route": "x" * 129}, "expected a route of 1 to 128 characters"),
         ({"route": None}, "expected a route of 1 to 128 characters"),
         ({"options": None}, "expected ModelOptions without max_output_tokens, which the call says"),
         (
@@ -387,6 +388,13 @@ async def test_what_is_no_interaction_is_refused_before_anything_is_counted(
         await made.invoke("q", transport=own)
     assert str(caught.value) == f"transport 'own': {expected}"
     assert (provider.requests, made.total_call_count) == ([], 0)
+
+
+@pytest.mark.parametrize("length", [1, 128])
+def test_a_route_and_a_stage_have_1_to_128_characters(length: int) -> None:
+    made, _ = runner(transports=(own := Own(route="r" * length),))
+    prepared = made.prepare(stage_id="s" * length, transport=own)
+    assert (prepared.route, prepared.stage_id) == ("r" * length, "s" * length)
 
 
 async def test_a_transport_prepares_an_interaction_of_a_valid_request() -> None:
