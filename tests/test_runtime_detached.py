@@ -181,6 +181,30 @@ async def test_a_run_waits_again_for_the_same_send(ground: Ground) -> None:
     assert slow.requests == 1
 
 
+async def test_whoever_waits_again_for_a_send_pays_for_it_and_tells_what_it_cost(ground: Ground) -> None:
+    """(R141)"""
+    go = asyncio.Event()
+
+    async def late(request: al.ModelRequest) -> al.ModelReply:
+        await go.wait()
+        return reply(calls=[call("note", text="x")], usage=(3, 2))
+
+    class Opening(RecordingSink):
+        async def emit(self, event: al.Event) -> None:
+            await super().emit(event)
+            go.set()
+
+    agent = al.Agent(name="a", tools=[note], limits=al.LoopLimits(max_tokens=5))
+    async with ground.runtime(ScriptedProvider([late])) as runtime:
+        with pytest.raises(al.ModelPending):
+            await runtime.run(agent, "go", run_id="r", checkpoint=True, wait=WAIT)
+        result = await runtime.resume("r", agent, sink=(sink := Opening()))
+    assert (result.outcome, result.reason, result.tool_calls) == ("limit_reached", "max_tokens", 0)
+    (end,) = sink.of(al.ModelEnd)
+    assert (end.status, end.usage) == ("success", result.usage)
+    assert result.usage.total_tokens == 5
+
+
 async def test_a_run_that_is_started_again_waits_for_the_same_send(ground: Ground) -> None:
     """(R141)"""
     slow = Slow()

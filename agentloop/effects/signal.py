@@ -188,7 +188,7 @@ class Bound:
         if self._fired:
             self._task.uncancel()
         reason = self.reason
-        if not self._fired and reason is None and not self._theirs:
+        if reason is None and not self._theirs:
             return
         if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
             return  # the interpreter is to end

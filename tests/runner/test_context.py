@@ -18,6 +18,12 @@ from agentloop.runner import BuiltContext, ContextPlan, NeedsSummary, Summary, S
 from tests.messages.values import exchange, messages, reply
 
 
+class Word(str):
+    """Equal to a word that is taken, and no plain text."""
+
+    __slots__ = ()
+
+
 def user(text: str) -> UserMessage:
     return UserMessage(content=text)
 
@@ -354,6 +360,7 @@ def test_a_plan_has_exactly_one_budget() -> None:
         ({"pinned": (True,)}, "ContextPlan.pinned: expected a tuple of places and user messages"),
         ({"pinned": (TALK[0],)}, "ContextPlan.pinned: expected a tuple of places and user messages"),
         ({"strategy": "forget"}, "ContextPlan.strategy: expected 'drop' or 'summarise'"),
+        ({"strategy": Word("drop")}, "ContextPlan.strategy: expected 'drop' or 'summarise'"),
         ({"summary": "short"}, "ContextPlan.summary: expected Summary, got str"),
         ({"messages": [TALK[0]]}, "ContextPlan.messages: expected a tuple of messages, got list"),
         ({"messages": ("secret",)}, "ContextPlan.messages[0]: expected a message, got str"),

@@ -240,6 +240,29 @@ async def test_a_second_cancel_during_the_last_event_is_passed_on_after_it_is_pu
     assert [event.type for event in await taken(line.feed.follow())] == ["model.start", "model.end"]
 
 
+async def test_a_sink_that_answers_a_cancel_with_an_error_on_the_last_event_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """(R265)"""
+
+    class Cross(Stuck):
+        async def emit(self, event: OutputEvent) -> None:
+            try:
+                await super().emit(event)
+            except asyncio.CancelledError:
+                raise RuntimeError("gone") from None
+
+    line = Line(sink=(sink := Cross()))
+    await line.start()
+    ending = asyncio.ensure_future(line.end("cancelled"))
+    await sink.reached.wait()
+    ending.cancel()
+    await ending
+    assert ending.cancelling() == 1  # which is how whoever awaited the sink still learns of it
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert [event.type for event in await taken(line.feed.follow())] == ["model.start", "model.end"]
+
+
 async def test_a_run_cancelled_while_its_sink_works_tells_start_and_end_in_order() -> None:
     """(R265, R319)"""
     sink = Stuck(TextPreview)

@@ -6,7 +6,9 @@ import dataclasses
 import datetime as dt
 import json
 import pickle
+from decimal import Decimal
 from typing import Annotated, Any, Literal, TypedDict
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -104,6 +106,8 @@ class Optional:
         (tuple[int, str], False),  # prefixItems
         (Annotated[str, msgspec.Meta(max_length=3)], False),
         (list[Annotated[Exact, msgspec.Meta(description="d")]], False),  # words beside a reference
+        (UUID, True),
+        (Decimal, False),  # a format that it does not know
     ],
 )
 def test_strict_mode_takes_closed_objects_with_every_member_required(of: Any, strict: bool) -> None:

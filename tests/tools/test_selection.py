@@ -59,6 +59,22 @@ def refusal(function: Any, **options: Any) -> ToolDefinitionError:
 # -- a selection is a schema and a function that builds a value
 
 
+def test_types_local_to_the_function_that_defines_a_selection_are_found() -> None:
+    class Local(msgspec.Struct):
+        n: int
+
+    @selection
+    def bare(local: Local) -> int:
+        return local.n
+
+    @selection(name="other")
+    def called(local: list[Local]) -> int:
+        return local[0].n
+
+    assert bare.resolve('{"local": {"n": 1}}', stage_id="s") == 1
+    assert called.resolve('{"local": [{"n": 2}]}', stage_id="s") == 2
+
+
 def test_a_selection_is_a_schema_and_a_function_that_builds_the_value() -> None:
     """(R173, R175)"""
     assert (refund.name, refund.kind, refund.spec.description) == ("refund", "selection", "Give money back.")
