@@ -59,6 +59,19 @@ def test_a_place_knows_its_depth_and_counts_every_child_for_ever() -> None:
         assert (caught.value.limit, caught.value.allowed, caught.value.got) == ("children.max_children", 3, 4)
 
 
+async def test_closing_a_child_ends_its_calls_alone() -> None:
+    """(R276)"""
+    seen = RecordingSink()
+    async with al.ModelRunner(hi(3), observers=[seen]) as root:
+        async with root.child() as child:
+            assert (await child.invoke("go")).value == "hi"
+        with pytest.raises(al.RunCancelled):
+            await child.invoke("go")
+        assert (await root.invoke("go")).value == "hi"
+        assert (await root.child().invoke("go")).value == "hi"
+    assert len(seen.of(al.ModelEnd)) == 3  # those after it were still observed
+
+
 def test_what_children_share_is_fixed_at_the_root() -> None:
     """Each runner counts to the same number, wherever it is (R281)."""
     root = al.ModelRunner(hi(0), children=al.ChildLimits(max_depth=2, max_children=3))
