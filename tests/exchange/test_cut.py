@@ -271,7 +271,7 @@ def test_the_point_of_a_run_is_read_without_the_turns_that_it_is_not_asked_with(
 def test_turns_that_follow_each_other_are_left_out_as_one_row_however_many_they_are() -> None:
     one, other = talk(), talk()
     asked = [
-        body(desk.book, turn_of(desk, "r4", user("four"), context=cut))
+        body(desk.book, desk.open("r4", user("four"), conversation="c", context=cut))
         for desk, cut in ((one, drop("r1", "r2", "r3")), (other, ContextCut(dropped=(gone("r1", "r3", 3),))))
     ]
     assert asked[0] == asked[1]
