@@ -20,7 +20,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from .agent import Agent
 from .effects import Ledger, ResendPolicy
@@ -49,7 +51,7 @@ _KEPT_CALLS: Final = 1
 """Model calls that summaries leave to the run itself."""
 
 
-class Begun(NamedTuple):
+class Begun(msgspec.Struct, frozen=True):
     """What a run is opened with that was begun before it: its id, its cut, its budget, its numbering of events."""
 
     ref: str
@@ -155,7 +157,7 @@ class Contexts:
             state = await self._store.read_conversation(conversation)
         except LostError:  # another process forgets it just now; opening the run says so
             return past
-        return past._replace(cuts=_cuts(state, conversation))
+        return msgspec.structs.replace(past, cuts=_cuts(state, conversation))
 
     async def _stored(self, ref: str) -> Turn | None:
         try:
@@ -164,7 +166,7 @@ class Contexts:
             return None
 
 
-class _Past(NamedTuple):
+class _Past(msgspec.Struct, frozen=True):
     """All that was said up to a new turn and its own; the cuts of runs before, the newest first."""
 
     history: History

@@ -11,7 +11,8 @@ follow all that was said.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ..errors import ConflictError, InputError
 from ..messages import Message, ModelExchange, SystemMessage
@@ -21,7 +22,7 @@ from .encoding import sorted_bytes
 __all__ = ["History", "Shown"]
 
 
-class _Said(NamedTuple):
+class _Said(msgspec.Struct, frozen=True):
     """What one earlier turn said: its origin, how many messages, and their bytes."""
 
     origin_id: str
@@ -29,7 +30,7 @@ class _Said(NamedTuple):
     size: int
 
 
-class Shown(NamedTuple):
+class Shown(msgspec.Struct, frozen=True):
     """The messages of one turn's requests, and the bytes of their canonical JSON."""
 
     messages: tuple[Message, ...]
@@ -99,9 +100,9 @@ class History:
         """
         found = []
         at = self._instructions
-        for origin_id, length, _ in self._said:
-            found.append((origin_id, at, at + length))
-            at += length
+        for said in self._said:
+            found.append((said.origin_id, at, at + said.length))
+            at += said.length
         return tuple(found)
 
     def origins(self, start: int, end: int) -> tuple[str, ...]:
@@ -126,16 +127,16 @@ class History:
         stands = self._standing(cut)
         messages = list(self.messages[: self._instructions])
         size, at = self._instructions_size, self._instructions
-        for origin_id, length, bytes_ in self._said:
-            said = self.messages[at : at + length]
-            at += length
-            if origin_id not in stands:
+        for turn in self._said:
+            said = self.messages[at : at + turn.length]
+            at += turn.length
+            if turn.origin_id not in stands:
                 messages += said
-                size += bytes_
+                size += turn.size
                 continue
-            summary = stands[origin_id]
+            summary = stands[turn.origin_id]
             kept: list[Message] = [message for message in said if type(message) is SystemMessage]
-            if summary is not None and summary.origins[0] == origin_id:
+            if summary is not None and summary.origins[0] == turn.origin_id:
                 kept.insert(0, summary_message(summary.text))
             messages += kept
             size += sum(len(sorted_bytes(message)) for message in kept)
