@@ -20,12 +20,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from .agent import Agent
 from .effects import Ledger, ResendPolicy
 from .errors import LostError, RunCancelled
-from .exchange import SUMMARY_STAGE, Book, ContextCut, History, State, Turn, TurnSummary
+from .exchange import SUMMARY_STAGE, Book, ContextCut, DroppedTurns, History, State, Turn, TurnSummary
 from .life import Life
 from .limits import MAX_INPUT_CHARS
 from .messages import Message, SystemMessage, UserMessage, messages_chars
@@ -49,7 +51,7 @@ _KEPT_CALLS: Final = 1
 """Model calls that summaries leave to the run itself."""
 
 
-class Begun(NamedTuple):
+class Begun(msgspec.Struct, frozen=True):
     """What a run is opened with that was begun before it: its id, its cut, its budget, its numbering of events."""
 
     ref: str
@@ -155,7 +157,7 @@ class Contexts:
             state = await self._store.read_conversation(conversation)
         except LostError:  # another process forgets it just now; opening the run says so
             return past
-        return past._replace(cuts=_cuts(state, conversation))
+        return msgspec.structs.replace(past, cuts=_cuts(state, conversation))
 
     async def _stored(self, ref: str) -> Turn | None:
         try:
@@ -164,7 +166,7 @@ class Contexts:
             return None
 
 
-class _Past(NamedTuple):
+class _Past(msgspec.Struct, frozen=True):
     """All that was said up to a new turn and its own; the cuts of runs before, the newest first."""
 
     history: History
@@ -270,7 +272,8 @@ def _note_call(call: Turn, ledger: Ledger) -> None:
 
 def cut_of(history: History, built: BuiltContext) -> ContextCut | None:
     """What a plan built of a history, as a fact; None where all of it is kept."""
-    dropped = tuple(origin for start, end in built.dropped for origin in history.origins(start, end))
+    rows = [history.origins(start, end) for start, end in built.dropped]
+    dropped = tuple(DroppedTurns(first=row[0], last=row[-1], count=len(row)) for row in rows)
     summaries = tuple(
         TurnSummary(origins=history.origins(one.start, one.end), text=one.text, ref=one.ref) for one in built.summaries
     )
@@ -285,7 +288,8 @@ def known_in(history: History, cuts: Sequence[ContextCut]) -> tuple[list[Summary
     Args:
         cuts: the newest first; of two summaries that cross the newer one counts.
     """
-    places = {origin: (at, start, end) for at, (origin, start, end) in enumerate(history.turns) if start < end}
+    turns_of = history.turns
+    places = {origin: (at, start, end) for at, (origin, start, end) in enumerate(turns_of) if start < end}
     summaries: dict[tuple[int, int], SummaryOf] = {}
     for one in dict.fromkeys(one for cut in cuts for one in cut.summaries):
         found = [places[origin] for origin in one.origins if origin in places]
@@ -294,7 +298,10 @@ def known_in(history: History, cuts: Sequence[ContextCut]) -> tuple[list[Summary
         start, end = found[0][1], found[-1][2]
         if (start, end) not in summaries and not any(_cross((start, end), other) for other in summaries):
             summaries[start, end] = SummaryOf(start=start, end=end, text=one.text, ref=one.ref)
-    dropped = [places[origin][1:] for origin in cuts[0].dropped if origin in places] if cuts else []
+    order = {origin: at for at, (origin, _, _) in enumerate(turns_of)}
+    left_out = [one for one in (cuts[0].dropped if cuts else ()) if one.first in order and one.last in order]
+    turns = [turn for one in left_out for turn in turns_of[order[one.first] : order[one.last] + 1]]
+    dropped = [(start, end) for _, start, end in turns if start < end]
     return list(summaries.values()), dropped
 
 

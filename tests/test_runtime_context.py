@@ -16,7 +16,7 @@ import agentloop as al
 from agentloop.cli import main
 from agentloop.contexts import cut_of, known_in
 from agentloop.errors import BudgetError, ConflictError, LimitExceeded, LostError, UnsettledError
-from agentloop.exchange import ContextCut, OriginOpened, SendEnded, TurnSummary
+from agentloop.exchange import ContextCut, DroppedTurns, OriginOpened, SendEnded, TurnSummary
 from agentloop.exchange.cut import SUMMARY_HEADING
 from agentloop.exchange.history import History
 from agentloop.messages import ModelExchange, SystemMessage, UserMessage, messages_chars
@@ -139,7 +139,9 @@ async def test_the_oldest_turns_are_left_out_and_the_conversation_stays_whole(st
         ]
         assert all(messages_chars(request.messages) < KEPT + 2 * TURN for request in provider.requests)
         opened = await origins(runtime)
-        assert opened["r4"].context == ContextCut(dropped=(opened["r1"].origin_id, opened["r2"].origin_id))
+        assert opened["r4"].context == ContextCut(
+            dropped=(DroppedTurns(first=opened["r1"].origin_id, last=opened["r2"].origin_id, count=2),)
+        )
         history = await runtime.history("c")
         assert [m.content for m in history if isinstance(m, UserMessage)] == [said(n) for n in range(1, 5)]
 
@@ -656,10 +658,14 @@ def test_a_cut_that_is_known_builds_the_same_again(turns: list[int], budget: int
         assert cut_of(longer, rebuilt) in (cut, None)
 
 
+def gone(first: str, last: str | None = None) -> DroppedTurns:
+    return DroppedTurns(first=first, last=last or first, count=2 if last else 1)
+
+
 def test_summaries_of_turns_that_are_gone_or_redacted_are_not_known() -> None:
     history = history_of([0, 0, 0])
     cuts = [
-        ContextCut(dropped=("o0", "gone")),
+        ContextCut(dropped=(gone("o0"), gone("lost"), gone("gone", "o2"))),
         ContextCut(summaries=(TurnSummary(origins=("o0", "gone"), text="x"),)),
         ContextCut(summaries=(TurnSummary(origins=("o1", "o2"), text="newer"),)),
         ContextCut(summaries=(TurnSummary(origins=("o0", "o1"), text="crosses"),)),
@@ -680,7 +686,7 @@ def test_a_summary_of_texts_that_were_removed_since_is_not_known() -> None:
     assert history.turns == (("there", 1, 3), ("redacted", 3, 3))
     both = TurnSummary(origins=("there", "redacted"), text="of both")
     assert known_in(history, [ContextCut(summaries=(both,))]) == ([], [])
-    assert known_in(history, [ContextCut(dropped=("there", "redacted"))]) == ([], [(1, 3)])
+    assert known_in(history, [ContextCut(dropped=(gone("there", "redacted"),))]) == ([], [(1, 3)])
 
 
 # -- removing

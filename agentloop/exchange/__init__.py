@@ -11,7 +11,7 @@ from .checkpoint import (
     checkpoint_in,
     checkpoint_of,
 )
-from .cut import SUMMARY_STAGE, ContextCut, TurnSummary, summary_message
+from .cut import SUMMARY_STAGE, ContextCut, DroppedTurns, TurnSummary, summary_message
 from .encoding import canonical_bytes, origin_digest
 from .facts import (
     CallBasis,
@@ -48,6 +48,7 @@ __all__ = [
     "ContextCut",
     "Conversation",
     "ConversationBranched",
+    "DroppedTurns",
     "Entry",
     "ExchangeRef",
     "Fact",

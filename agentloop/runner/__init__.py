@@ -2,11 +2,12 @@
 
 from .asking import Asking, asked_by_route, asked_plainly, has_begun
 from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
+from .calls import ModelResult
 from .children import ChildLimits, run_children
 from .context import ContextPlan, TokenCount
 from .host import Host
 from .input import ModelInput
-from .model_runner import ModelResult, ModelRunner
+from .model_runner import ModelRunner
 from .options import Execution, RunnerOptions
 from .prepared import Measurement, Prepared
 from .summaries import Purpose, build_context

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -142,7 +142,7 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return checked
 
 
-class _Turns(NamedTuple):
+class _Turns(msgspec.Struct, frozen=True):
     """Some turns that follow each other, as a range of the messages.
 
     ``summary`` stands in their place; None leaves them out.
@@ -270,9 +270,9 @@ class _Building:
 
         under = sum(start < known[-1].end for start, _ in self._loose) if known else 0
         groups = out(self._fewest(max(1, under), weight))
-        for start, end, summary in groups:
-            if summary is None:
-                return self._needed(start, end, known)
+        for group in groups:
+            if group.summary is None:
+                return self._needed(group.start, group.end, known)
         return self._context(groups)
 
     def _room(self) -> int:

@@ -119,3 +119,13 @@ def test_the_input_reaches_the_selection_as_it_was_written() -> None:
     text = '{"input": {"n": 1, "extra": {"a": 1.0, "b": -0.0, "c": 123456789012345678901234567890}}, "tool": "pick"}'
     got = collector.finish(reply(text=text))
     assert repr(got) == "(1.0, {'a': 1.0, 'b': -0.0, 'c': 123456789012345678901234567890})"
+
+
+def test_the_instruction_says_a_description_in_its_own_letters() -> None:
+    @selection(description='Wähle, was "süß" ist.')
+    def sweet(name: str) -> str:
+        return name
+
+    asked = JsonCall("sweets", [sweet]).prepare(Stage(stage_id="s", dialect=OPENAI))
+    assert asked.instruction is not None
+    assert '"description":"Wähle, was \\"süß\\" ist."' in asked.instruction
