@@ -311,6 +311,11 @@ def test_a_budget_in_tokens_keeps_room_for_a_summary_in_tokens() -> None:
     assert (made.start, made.end) == (1, 6)
 
 
+def test_a_summary_has_room_for_2000_characters_unless_said() -> None:
+    assert (Summary().max_chars, Summary().max_tokens) == (2_000, None)
+    assert ContextPlan(max_chars=1).summary == Summary()
+
+
 # -- checks
 
 ILLEGAL = (math.nan, -math.inf, -1, -1.0, 1.0, 0.5, True, False, 2**53, 10**40, "1")
