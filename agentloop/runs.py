@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from .agent import Agent
-from .basis import check_agent, check_input, read_by
+from .basis import check_input, check_same
 from .eager import Eager
 from .effects import Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
 from .errors import AgentLoopError, ConflictError, InputError, NotOwnerError, RunCancelled
@@ -171,14 +171,14 @@ class Runs:
             if messages is not None:
                 check_input(messages, await self._store.turn(ref))
             wait = options.get("wait", WAIT_SECONDS)
+            known = self.live.get(ref)
+            if known is not None and known.agent is not agent:
+                check_same(agent, asking, await self._store.turn(ref))
             live = self._join(ref, kept=True, wait=wait)
             if live is None:
                 turn = await self._own(ref)
                 try:
-                    if turn.closed is None:
-                        check_agent(agent, asking, turn)
-                    else:
-                        asking = read_by(agent, turn) or asking
+                    asking = check_same(agent, asking, turn)
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
                     live = self._launch(agent, asking, ref, options, anonymous=False, kept=True, wait=wait)

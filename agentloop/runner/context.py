@@ -23,7 +23,7 @@ from ..errors import InputError, LimitExceeded
 from ..exchange import summary_message
 from ..limits import check_chars, check_count
 from ..messages import Message, ModelExchange, SystemMessage, UserMessage, messages_chars
-from .built import BuiltContext, NeedsSummary, Summary, SummaryOf, check_messages, check_summaries
+from .built import BuiltContext, NeedsSummary, Summary, SummaryOf, check_messages, check_summaries, listed
 
 __all__ = ["ContextPlan", "TokenCount"]
 
@@ -103,9 +103,10 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             InputError: tokens that nobody counts, or a summary that is not of whole turns, or overlaps
                 another one.
         """
-        said = self.messages if messages is None else tuple(messages)
+        said = self.messages if messages is None else listed("messages", messages)
         check_messages("messages", said)
-        return _Building(self, said, self._measure(count)).built(check_summaries("summaries", tuple(summaries)))
+        known = check_summaries("summaries", listed("summaries", summaries))
+        return _Building(self, said, self._measure(count)).built(known)
 
     @property
     def _budget(self) -> tuple[str, int | float]:
@@ -120,6 +121,8 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return messages_chars
         if count is None:
             raise InputError("count: expected what counts tokens, for a plan with max_tokens")
+        if not callable(count):
+            raise InputError(f"count: expected a function that counts tokens, got {type(count).__name__}")
 
         def checked(messages: Sequence[Message]) -> int:
             tokens = count(messages)

@@ -71,7 +71,7 @@ class Host:
         self.signal = Signal("of a runtime that closed", clock=clock)
         self.hub: ObserverHub | None = None
         self._observers, self._own_hub = observers, False
-        self._open: set[str] = set()
+        self._open: dict[str, asyncio.Task[Any] | None] = {}  # by what task
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended: deque[str] = deque()
@@ -132,7 +132,7 @@ class Host:
             conversation=None,
             fresh=True,
         )
-        self._open.add(ref)
+        self._open[ref] = asyncio.current_task()
         self._idle.clear()
         try:
             await self._whole(work)
@@ -144,6 +144,11 @@ class Host:
     def goes_on(self, ref: str) -> bool:
         """Whether a call of this host is under way as that run."""
         return ref in self._open
+
+    @property
+    def led_here(self) -> bool:
+        """Whether the present task makes a call, as a sink or a transport does: its end cannot be waited for here."""
+        return asyncio.current_task() in self._open.values()
 
     async def end(self, turn: Turn, outcome: RunOutcome, reason: str, error: BaseException) -> None:
         """Store the end of a call that brought no value; harmless where it has one.
@@ -187,7 +192,7 @@ class Host:
         await (settle(work) if self.store.waits else work)
 
     def _left(self, ref: str) -> None:
-        self._open.discard(ref)
+        self._open.pop(ref, None)
         if not self._open:
             self._idle.set()
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from ..effects import Bound, Label, Rejected, Scope, Signal, next_attempt, rest, send
+from ..effects import Bound, Label, Rejected, Scope, Signal, code_of, limit_of, next_attempt, rest, send
 from ..errors import (
     AgentLoopError,
     BudgetError,
@@ -32,7 +32,7 @@ from ..errors import (
 )
 from ..events import Journal, ModelCallRecord, ModelCallTrace, RequestRejected
 from ..exchange import CallBasis, Turn
-from ..limits import JSON_BYTES, LoopLimits, check_count, check_seconds
+from ..limits import JSON_BYTES, LoopLimits, check_count, check_name, check_seconds
 from ..messages import Message
 from ..providers import Provider
 from ..sinks import Diagnostics, Observer, Sink, put_off, require_observer
@@ -111,6 +111,8 @@ class ModelRunner:
     def __init__(
         self, provider: Provider, *, observers: Sequence[Observer] = (), **options: Unpack[RunnerOptions]
     ) -> None:
+        if not isinstance(observers, Iterable):
+            raise InputError(f"ModelRunner.observers: expected a list of observers, got {type(observers).__name__}")
         for at, observer in enumerate(observers):
             require_observer(f"ModelRunner.observers[{at}]", observer)
         self._set_up(Host.alone(tuple(observers)), provider, options)
@@ -225,8 +227,7 @@ class ModelRunner:
         Raises:
             InputError: a value that is not one of these, or a transport that cannot be used there.
         """
-        if type(stage_id) is not str or not 1 <= len(stage_id) <= 128:
-            raise InputError("stage_id: expected a string of 1 to 128 characters")
+        check_name("stage_id", stage_id)
         per_call, name = self._per_call, self._models.name(model_id)
         options = per_call.reserving(max_output_tokens)
         if per_call.sizes.tokens is not None and max_output_tokens is not None:
@@ -503,7 +504,7 @@ class ModelRunner:
             bound.check()  # of a cancel that came while it was opened
             collection = await self._attempts(self._scope(bound, turn, prepared), bound, prepared, began)
         except Rejected as rejected:
-            await host.end(turn, "limit_reached", rejected.error.limit, rejected.error)
+            await host.end(turn, "limit_reached", limit_of(rejected.error), rejected.error)
             raise rejected.error from None
         except BaseException as error:
             await host.end(turn, *_ending(error, bound.reason), error)
@@ -613,7 +614,7 @@ class ModelRunner:
 def _ending(error: BaseException, reason: BaseException | None) -> tuple[Any, str]:
     """Outcome and reason of a call that brought no value; ``reason`` is why it was cancelled, if not by its caller."""
     if isinstance(error, BudgetError):
-        return "limit_reached", error.limit
+        return "limit_reached", limit_of(error)
     if not isinstance(error, Exception):
-        return "cancelled", reason.code if isinstance(reason, AgentLoopError) else "cancelled"
-    return "failed", error.code if isinstance(error, AgentLoopError) else type(error).__name__
+        return "cancelled", code_of(reason) if isinstance(reason, AgentLoopError) else "cancelled"
+    return "failed", code_of(error)
