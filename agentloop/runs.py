@@ -72,7 +72,9 @@ class Runs:
         self._sleep, self._random = sleep, random
         self.live: dict[str, LiveRun] = {}
         self.sends = Sends(self._send_ended)
-        self.host = Host(store, mint, new_id=new_id, clock=clock, now_ms=now_ms, sleep=sleep, random=random)
+        self.host = Host(
+            store, mint, new_id=new_id, clock=clock, now_ms=now_ms, sleep=sleep, random=random, inside=life.inside
+        )
         self._threads = ToolThreads(TOOL_THREADS)
         self._observers: ObserverHub | None = None
         self._renewing: asyncio.Task[None] | None = None

@@ -108,6 +108,23 @@ async def test_a_name_that_no_record_can_hold_stops_no_store(tmp_path: Path, dur
         assert await runtime.unfinished() == []
 
 
+async def test_a_task_that_a_sink_of_a_call_began_may_close_the_runtime_and_is_cut_off() -> None:
+    """(R143)"""
+
+    class Closing:
+        async def emit(self, event: al.OutputEvent) -> None:
+            if isinstance(event, al.TextPreview):
+                await asyncio.create_task(runtime.aclose())
+
+    runtime = al.Runtime(ScriptedProvider([reply("hi")]))
+    async with runtime:
+        with pytest.raises(al.RunCancelled):
+            await runtime.runner(sink=Closing()).invoke("go")
+        await runtime.aclose()
+        with pytest.raises(InputError, match="got one that is closed"):
+            runtime.runner()
+
+
 class Denied(al.AgentLoopError):
     code = 403  # type: ignore[assignment]  # as a host may write that checks no types
 

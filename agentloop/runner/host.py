@@ -14,6 +14,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from ..admission import digest
@@ -46,6 +47,7 @@ class Host:
         store: where they are kept. mint: makes the receipts of its book.
         observers: watch every event of every runner; told by a hub that the host makes and closes.
         new_id, clock, now_ms, sleep, random: as for `Runtime`.
+        inside: a block that a call goes on in; marks what begins there as begun by the runtime.
 
     Attributes:
         signal: reaches every runner; cancelled when the host closes.
@@ -63,10 +65,11 @@ class Host:
         sleep: Callable[[float], Awaitable[None]],
         random: Callable[[], float],
         observers: tuple[Observer, ...] = (),
+        inside: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.store, self.mint = store, mint
         self.new_id, self.clock, self.now_ms = new_id, clock, now_ms
-        self.sleep, self.random = sleep, random
+        self.sleep, self.random, self.inside = sleep, random, inside
         self.threads = ToolThreads(1)  # no model call runs a tool
         self.signal = Signal("of a runtime that closed", clock=clock)
         self.hub: ObserverHub | None = None

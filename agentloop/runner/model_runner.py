@@ -467,8 +467,9 @@ class ModelRunner:
             return await self._bounded(context, prepared, began)
 
     async def _bounded(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
-        async with Bound(self._signal, self._per_call.timeout) as bound:
-            return await self._call(bound, prepared.messages(context.messages), prepared, began)
+        with self._host.inside():
+            async with Bound(self._signal, self._per_call.timeout) as bound:
+                return await self._call(bound, prepared.messages(context.messages), prepared, began)
 
     def _preflight(self, prepared: Prepared[Any], context: BuiltContext) -> None:
         try:
