@@ -30,13 +30,14 @@ this map and holds the imports to it.
     windows.py       10  one run as its host sees it
     unsettled.py     10  what a host can ask about a run's effects: what is unsettled, what became of a send
     life.py          10  whether a runtime takes runs, in which event loop, and what has begun by it
-    runs.py          11  the runs of a runtime: launched, taken up, driven, let go, ended
+    contexts.py      11  what of its conversation a run is asked with, chosen before it is stored
+    runs.py          12  the runs of a runtime: launched, taken up, driven, let go, ended
     integrations/    11  what needs another package, a module for each
-    conversations.py 12  conversations as a host sees them
-    unfinished.py    12  what a process left unfinished, as a host sees it
-    runtime.py       13  what a host calls: owns provider, store and runs; closes them in the right order
-    testing/         14  scripted provider, replay server, fake clock, recording sink, fixtures
-    cli/             15  the command line (with __main__.py)
+    conversations.py 13  conversations as a host sees them
+    unfinished.py    13  what a process left unfinished, as a host sees it
+    runtime.py       14  what a host calls: owns provider, store and runs; closes them in the right order
+    testing/         15  scripted provider, replay server, fake clock, recording sink, fixtures
+    cli/             16  the command line (with __main__.py)
 """
 
 from .agent import Agent

@@ -9,7 +9,7 @@ from .errors import InputError
 from .exchange import OriginOpened
 from .limits import LoopLimits, check_name
 from .messages import ModelOptions, ModelRequest, SystemMessage, UserMessage, require_model_request
-from .runner import Asking, Route, Structured, asked_by_route, asked_plainly, has_begun
+from .runner import Asking, ContextPlan, Route, Structured, asked_by_route, asked_plainly, has_begun
 from .tools import Tool, ToolSet
 from .wire.dialect import Dialect
 
@@ -34,6 +34,11 @@ class Agent(Generic[T_co]):
         options: see `ModelOptions`. A ``tool_choice`` that forces a call applies to the first
             model call of a run only.
         limits: see `LoopLimits`. A call of the output function is a tool call; it needs no further model call.
+        context: which of a conversation's earlier turns a turn is asked with; None is all of them. Its
+            budget, in characters, counts all that was said before and the new user message, which is
+            the newest turn; what the turn itself brings is always whole. The plan has no messages of its
+            own: places in ``pinned`` are those in `Runtime.history`. Nothing is cut of a conversation
+            that is within the budget, and nothing is lost of any: see `agentloop.contexts`.
 
     Attributes:
         toolset: the tools as one set, without an output function. system: the messages every run begins
@@ -46,13 +51,25 @@ class Agent(Generic[T_co]):
         ToolDefinitionError: the tools cannot be one set, with the output function where there is one.
     """
 
-    __slots__ = ("_asked", "_with_function", "instructions", "limits", "name", "options", "output", "system", "toolset")
+    __slots__ = (
+        "_asked",
+        "_with_function",
+        "context",
+        "instructions",
+        "limits",
+        "name",
+        "options",
+        "output",
+        "system",
+        "toolset",
+    )
 
     name: str
     instructions: str
     toolset: ToolSet
     options: ModelOptions
     limits: LoopLimits
+    context: ContextPlan | None
     output: Structured[T_co] | None
     system: tuple[SystemMessage, ...]
     _asked: Asking[T_co] | dict[Dialect, Asking[T_co]]
@@ -69,6 +86,7 @@ class Agent(Generic[T_co]):
         policy_version: str = "",
         options: ModelOptions | None = None,
         limits: LoopLimits | None = None,
+        context: ContextPlan | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -81,6 +99,7 @@ class Agent(Generic[T_co]):
         policy_version: str = "",
         options: ModelOptions | None = None,
         limits: LoopLimits | None = None,
+        context: ContextPlan | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -93,6 +112,7 @@ class Agent(Generic[T_co]):
         policy_version: str = "",
         options: ModelOptions | None = None,
         limits: LoopLimits | None = None,
+        context: ContextPlan | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -104,6 +124,7 @@ class Agent(Generic[T_co]):
         policy_version: str = "",
         options: ModelOptions | None = None,
         limits: LoopLimits | None = None,
+        context: ContextPlan | None = None,
     ) -> None:
         check_name("Agent.name", name)
         if type(instructions) is not str:
@@ -125,6 +146,7 @@ class Agent(Generic[T_co]):
             ("toolset", toolset),
             ("options", options),
             ("limits", limits),
+            ("context", _checked_context(context)),
             ("output", structured),
             ("system", system),
             ("_with_function", toolset if structured is None else _with_function(structured, options, toolset)),
@@ -184,3 +206,15 @@ def _with_function(output: Structured[Any], options: ModelOptions, toolset: Tool
     if options.response_format is not None:
         raise InputError("Agent.options: expected no response_format with output=, which asks for its own")
     return ToolSet((*toolset, output.function), policy_version=toolset.policy_version)
+
+
+def _checked_context(plan: ContextPlan | None) -> ContextPlan | None:
+    if plan is None:
+        return None
+    if type(plan) is not ContextPlan:
+        raise InputError(f"Agent.context: expected a ContextPlan or None, got {type(plan).__name__}")
+    if plan.messages:
+        raise InputError(f"Agent.context: expected a plan without messages, got one with {len(plan.messages)}")
+    if plan.max_chars is None:
+        raise InputError("Agent.context: expected a budget in characters (max_chars=), got one in tokens")
+    return plan

@@ -119,8 +119,8 @@ class Conversations:
         overwritten in the file; Postgres drops them when it vacuums. Backups, and what other
         processes hold in memory, are not reached. Redacting again changes nothing.
 
-        A summary of this run that a later one is asked with is never left behind unsaid: runs that
-        hold one, and the call that made it, are redacted first.
+        A summary of this run is never left behind unsaid: the calls that were given it to read, and
+        runs that are asked with what came of it, are redacted first; the calls before such a run.
 
         Raises:
             LostError: no such run. ConflictError: it, or a run on its conversation, has not ended;
@@ -135,6 +135,9 @@ class Conversations:
 
     async def forget(self, *, conversation: str | None = None, ref: str | None = None) -> None:
         """Drop an ended run, or a conversation with all its ended runs, and the room they take.
+
+        With a conversation go the calls that made summaries of it. One that was made for a start of
+        which no run came is dropped with them where the conversation has other ones, and else by its ``ref``.
 
         Raises:
             InputError: not exactly one of the two was given.

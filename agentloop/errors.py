@@ -306,7 +306,7 @@ class OutputRefused(AgentLoopError):
         code: ``unexpected_call``, ``unexpected_text``, ``no_call``, ``several_calls``, ``call_conflict``,
             ``unknown_tool``: calls and text are not what the transport takes. ``no_json``,
             ``invalid_json``, ``not_an_object``, ``schema_mismatch``, ``refined``: its text or arguments
-            do not fit. ``no_output``: an agent's output function was not called. ``incomplete``,
+            do not fit. ``no_output``: an agent's output function was not called, or a summary is empty. ``incomplete``,
             ``refused``: it was cut off, or the model or a filter refused. ``bad_fragment``,
             ``bad_output_chars``: a provider or a collector is at fault.
         rule: what was expected and what came, with the place; none of the reply's text.

@@ -35,7 +35,8 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
         conversation: name of the conversation it belongs to, None for a run of its own.
         usage: tokens over all calls as reported; None when no call reported any. A call whose
             usage is unknown adds nothing.
-        model_calls, tool_calls: how many were started.
+        model_calls, tool_calls: how many were started. Calls that made summaries for the run (`Agent`'s
+            ``context``) are runs of their own, and counted there; the run's limits cover them too.
         value: the output of a completed run, made of its last reply; None where there is none.
         has_value: whether there is one, as an output may be None itself.
     """

@@ -7,6 +7,7 @@ or ended here as well: that takes owning the run, as driving it does.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 from .agent import Agent
 from .basis import check_input, check_same
+from .contexts import Begun, Contexts
 from .eager import Eager
 from .effects import Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
 from .errors import AgentLoopError, ConflictError, InputError, NotOwnerError, RunCancelled
@@ -47,7 +49,7 @@ class Runs:
     Attributes:
         live: the runs that were launched here, by id; of the ended ones, those that are kept.
         sends: those that live apart from their callers.
-        host: what the model calls of runners stand on.
+        host: what the model calls of runners stand on. contexts: chooses what runs are asked with.
     """
 
     def __init__(
@@ -75,6 +77,9 @@ class Runs:
         self.host = Host(
             store, mint, new_id=new_id, clock=clock, now_ms=now_ms, sleep=sleep, random=random, inside=life.inside
         )
+        self.contexts = Contexts(
+            life, store, self.host, provider=provider, resend=resend, end_left=lambda ref: self.end_left(ref, None)
+        )
         self._threads = ToolThreads(TOOL_THREADS)
         self._observers: ObserverHub | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -101,6 +106,7 @@ class Runs:
             stack.push_async_callback(self._stop_renewing)
             await self._gate.idle()
             await self.host.close()
+            await self.contexts.idle()
             await self._end_all(settle_seconds)
             stuck = await self._threads.wait_idle(CLOSE_SECONDS)
             if stuck:
@@ -128,10 +134,11 @@ class Runs:
         options: RunOptions,
         *,
         kept: bool,
+        begun: Begun | None = None,
     ) -> LiveRun:
         """Store the run's origin and launch it, unless it is there already."""
         conversation, run_id = options.get("conversation"), options.get("run_id")
-        ref = run_id or self._new_id()
+        ref = (run_id or self._new_id()) if begun is None else begun.ref
         async with self._gate(ref):
             new = await self._store.open_run(
                 lambda book: book.open_origin(
@@ -146,6 +153,7 @@ class Runs:
                     agent=agent.name,
                     checkpoint=options.get("checkpoint", False),
                     at_ms=self._now_ms(),
+                    context=None if begun is None else begun.cut,
                 ),
                 run_id=ref,
                 conversation=conversation,
@@ -156,9 +164,26 @@ class Runs:
                 live = self._join(ref, kept=kept, wait=wait)
                 if live is not None:
                     return live
-                await self._own(ref)
+                begun = await self._again(agent, await self._own(ref))
             anonymous = run_id is None and conversation is None
-            return self._launch(agent, asking, ref, options, anonymous=anonymous, kept=kept, wait=wait)
+            return self._launch(agent, asking, ref, options, anonymous=anonymous, kept=kept, wait=wait, begun=begun)
+
+    async def open_within(
+        self,
+        agent: Agent[Any],
+        asking: Asking[Any],
+        messages: tuple[SystemMessage | UserMessage, ...],
+        options: RunOptions,
+        *,
+        conversation: str,
+        kept: bool,
+    ) -> LiveRun:
+        """As `open` in `attend`, within the agent's context, which may need model calls first: see `contexts`."""
+        run_id, ledger = options.get("run_id"), self._ledger_of(agent)
+        async with self.contexts.chosen(
+            agent, messages, conversation=conversation, run_id=run_id, ledger=ledger
+        ) as begun:
+            return await self.attend(lambda: self.open(agent, asking, messages, options, kept=kept, begun=begun))
 
     async def take_up(
         self,
@@ -183,7 +208,8 @@ class Runs:
                     asking = check_same(agent, asking, turn)
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
-                    live = self._launch(agent, asking, ref, options, anonymous=False, kept=True, wait=wait)
+                    begun = await self._again(agent, turn)
+                    live = self._launch(agent, asking, ref, options, anonymous=False, kept=True, wait=wait, begun=begun)
                 except BaseException:
                     if self.sends.of(ref) is None:
                         await self._let_go(ref)
@@ -261,6 +287,7 @@ class Runs:
         anonymous: bool,
         kept: bool,
         wait: float | None,
+        begun: Begun | None,
     ) -> LiveRun:
         """Drive a run whose facts are here and which this runtime owns."""
         turn = self._store.book.turn(ref)
@@ -271,7 +298,7 @@ class Runs:
             live.sends, live.patience = self.sends, Patience(wait)
         if self._life.state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
-        scope = self._scope(agent, asking, live, options, turn)
+        scope = self._scope(agent, asking, live, options, turn, begun)
         self.live[ref] = live
         driver = Eager(self._drive(scope, live, asking))
         live.task = driver.task(f"agentloop run {ref}")
@@ -279,15 +306,35 @@ class Runs:
         driver.begin()  # at once: its request need not wait for others that are opened meanwhile
         return live
 
-    def _scope(self, agent: Agent[Any], asking: Asking[Any], live: LiveRun, options: RunOptions, turn: Turn) -> Scope:
+    def _ledger_of(self, agent: Agent[Any]) -> Ledger:
         limits = agent.limits
-        sink = options.get("sink")
-        ledger = Ledger(
+        return Ledger(
             model_calls=limits.max_model_calls,
             tool_calls=limits.max_tool_calls,
             tokens=limits.max_tokens,
             parent=self._ledger,
         )
+
+    async def _again(self, agent: Agent[Any], turn: Turn) -> Begun | None:
+        """What was begun before a run that is taken up: its cut stands, and what summaries cost is spent."""
+        if turn.opened.context is None:
+            return None
+        ledger = self._ledger_of(agent)
+        await self.contexts.note_spent(turn, ledger)
+        return Begun(turn.run_id, turn.opened.context, ledger, itertools.count(1))
+
+    def _scope(
+        self,
+        agent: Agent[Any],
+        asking: Asking[Any],
+        live: LiveRun,
+        options: RunOptions,
+        turn: Turn,
+        begun: Begun | None,
+    ) -> Scope:
+        sink = options.get("sink")
+        ledger = self._ledger_of(agent) if begun is None else begun.ledger
+        numbers = None if begun is None else begun.numbers
         if turn.model_calls:  # of an earlier owner
             ledger.note_spent("model_calls", turn.model_calls)
             ledger.note_spent("tool_calls", turn.tool_calls)
@@ -305,10 +352,12 @@ class Runs:
             sends=self.sends if live.kept else None,
             patience=live.patience,
             left=live.has_left if live.sends is not None else bool,
-            limits=limits,
+            limits=agent.limits,
             tools=asking.toolset,
             threads=self._threads,
-            emitter=Emitter(live.ref, live.feed, sink=sink, observers=self._observers, now_ms=self._now_ms),
+            emitter=Emitter(
+                live.ref, live.feed, sink=sink, observers=self._observers, numbers=numbers, now_ms=self._now_ms
+            ),
             new_id=self._new_id,
             clock=self._clock,
             now_ms=self._now_ms,

@@ -191,6 +191,9 @@ class Runtime(Conversations, UnfinishedRuns):
             ToolCrashed: a tool raised what it did not declare.
             ConflictError: the conversation is in use, or the run id is taken.
             LimitExceeded: the store is full (`BookLimits`). PersistenceError: the store stopped.
+            With an agent that has a ``context``, before anything of the run is stored. LimitExceeded: what
+            must be kept is over the budget. For a summary it needs: as `ModelRunner.invoke`; UnsettledError:
+            nobody knows what became of a call that an earlier start of the run made for one.
         """
         live = await self._start(agent, input, **options)
         return await live.wait_bound()
@@ -212,7 +215,10 @@ class Runtime(Conversations, UnfinishedRuns):
             (await run.result()).require_text()
 
     async def submit(self, agent: Agent[Any], input: RunInput, **options: Unpack[RunOptions]) -> str:
-        """Begin a run that is bound to no task; return its reference. Options: `RunOptions`."""
+        """Begin a run that is bound to no task; return its reference. Options: `RunOptions`.
+
+        What an agent's ``context`` needs before is bound to the caller.
+        """
         return (await self._start(agent, input, kept=True, **options)).ref
 
     def runner(self, **options: Unpack[RunnerOptions]) -> ModelRunner:
@@ -344,6 +350,9 @@ class Runtime(Conversations, UnfinishedRuns):
         if known is not None:
             known.require_outside()
         messages = admitted(asking, input)
+        conversation = options.get("conversation")
+        if agent.context is not None and conversation is not None:
+            return await self._runs.open_within(agent, asking, messages, options, conversation=conversation, kept=kept)
         return await self._runs.attend(lambda: self._runs.open(agent, asking, messages, options, kept=kept))
 
     def _check_checkpoint(self, tools: ToolSet, options: RunOptions, *, kept: bool) -> None:

@@ -59,6 +59,21 @@ def test_at_most_32_tools() -> None:
         al.Agent(name="a", tools=[make(at) for at in range(33)])
 
 
+def test_a_context_is_a_plan_with_a_budget_in_characters_and_no_messages_of_its_own() -> None:
+    """(R251)"""
+    plan = al.ContextPlan(max_chars=1_000, down_to=500)
+    assert al.Agent(name="a", context=plan).context is plan
+    assert al.Agent(name="a").context is None
+    said = (al.UserMessage(content="hi"),)
+    for wrong, says in (
+        (1_000, "expected a ContextPlan or None, got int"),
+        (al.ContextPlan(max_chars=1, messages=said), "expected a plan without messages, got one with 1"),
+        (al.ContextPlan(max_tokens=1), r"expected a budget in characters \(max_chars=\), got one in tokens"),
+    ):
+        with pytest.raises(al.InputError, match=f"Agent.context: {says}"):
+            al.Agent(name="a", context=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("field", ["name", "instructions", "toolset", "options", "limits", "system", "output", "other"])
 def test_nothing_of_an_agent_can_be_changed(field: str) -> None:
     agent = al.Agent(name="a", tools=[ping])

@@ -16,7 +16,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -63,7 +63,7 @@ class JournalSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     dropped: int = 0
 
 
-class _Begun(NamedTuple):
+class _Begun(msgspec.Struct, frozen=True):
     """An execution of a tool that goes on."""
 
     tool_id: str

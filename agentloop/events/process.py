@@ -6,6 +6,8 @@
 One `ToolStarted` and one `ToolEnded` for each execution that began, in call order; `ToolSkipped` for
 each call that is answered without running. A claim is stored before that, with the reply or with the
 answer of the call before; one that is given back before its tool begins is not told.
+Before that, observers alone are told of the calls that made summaries for the run (the ``context`` of an
+agent): their events have the run's id, and a span of their own below it.
 `RequestRejected` reports a model call that a budget or a size limit refused before it was admitted: it
 has no ModelStart and no ModelEnd (R321).
 `ResendScheduled` comes only where a host asked for it (`ResendPolicy`), after the `ModelEnd` of an

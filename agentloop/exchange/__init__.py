@@ -11,7 +11,7 @@ from .checkpoint import (
     checkpoint_in,
     checkpoint_of,
 )
-from .cut import ContextCut, TurnSummary, summary_message
+from .cut import SUMMARY_STAGE, ContextCut, DroppedTurns, TurnSummary, summary_message
 from .encoding import canonical_bytes, origin_digest
 from .facts import (
     CallBasis,
@@ -29,6 +29,7 @@ from .facts import (
     SendStarted,
     SlotMoved,
 )
+from .history import History
 from .receipts import Receipt, ReceiptMint
 from .restore import restore
 from .room import BookLimits
@@ -47,9 +48,11 @@ __all__ = [
     "ContextCut",
     "Conversation",
     "ConversationBranched",
+    "DroppedTurns",
     "Entry",
     "ExchangeRef",
     "Fact",
+    "History",
     "ModelPoint",
     "NEXT",
     "OriginOpened",
@@ -62,6 +65,7 @@ __all__ = [
     "RunClosed",
     "RunOutcome",
     "RunRedacted",
+    "SUMMARY_STAGE",
     "SendEnded",
     "SendStarted",
     "Slot",

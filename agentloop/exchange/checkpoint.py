@@ -158,7 +158,9 @@ def checkpoint_in(facts: Iterable[Fact]) -> Checkpoint:
     state, run_id = State(), ""
     for fact in facts:
         run_id = fact.run_id
-        if type(fact) is OriginOpened or type(fact) is RunRedacted:  # a point needs none of the history before
+        if type(fact) is OriginOpened:  # a point needs none of the history before
+            state.install((msgspec.structs.replace(fact, conversation=None, continues=None, context=None),))
+        elif type(fact) is RunRedacted:
             state.install((msgspec.structs.replace(fact, conversation=None, continues=None),))
         else:
             state.install((fact,))

@@ -16,17 +16,17 @@ from typing import Final
 import msgspec
 
 from ..errors import InputError
+from ..limits import check_count
 from ..messages import UserMessage
 
-__all__ = [
-    "ContextCut",
-    "SUMMARY_HEADING",
-    "TurnSummary",
-    "summary_message",
-]
+__all__ = ["ContextCut", "DroppedTurns", "SUMMARY_HEADING", "SUMMARY_STAGE", "TurnSummary", "summary_message"]
 
 SUMMARY_HEADING: Final = "Summary of earlier messages of this conversation:"
 """How a summary begins where a model reads it."""
+
+
+SUMMARY_STAGE: Final = "summary"
+"""The stage of the model calls that make summaries."""
 
 
 def summary_message(text: str) -> UserMessage:
@@ -64,32 +64,55 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise InputError("TurnSummary.ref: expected None or a non-empty string")
 
 
+class DroppedTurns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """Turns that follow each other and are left out: as short however many they are.
+
+    Attributes:
+        first, last: origins of the oldest and the newest of them. count: how many they are, 1 and up.
+
+    Raises:
+        InputError: a value of another type or outside its range, or one turn with two names.
+    """
+
+    first: str
+    last: str
+    count: int
+
+    def __post_init__(self) -> None:
+        _check_origins("DroppedTurns", tuple({self.first: None, self.last: None}))
+        check_count("DroppedTurns.count", self.count, 1)
+        if (self.count == 1) != (self.first == self.last):
+            raise InputError("DroppedTurns: expected one turn to be the first and the last, and several not")
+
+
 class ContextCut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What a run is not asked with. System messages are always asked with, wherever they were said.
 
     Attributes:
-        dropped: origins of the turns that are left out, oldest first.
+        dropped: the turns that are left out, oldest first.
         summaries: what stands for others, oldest first. At least one of the two holds something.
 
     Raises:
         InputError: a value of another type, nothing at all, or an origin named twice.
     """
 
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[DroppedTurns, ...] = ()
     summaries: tuple[TurnSummary, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.summaries) is not tuple or any(type(one) is not TurnSummary for one in self.summaries):
             raise InputError("ContextCut.summaries: expected a tuple of TurnSummary")
-        _check_origins("ContextCut.dropped", self.dropped)
-        _check_origins("ContextCut", self.origins)
-        if not self.origins:
+        if type(self.dropped) is not tuple or any(type(one) is not DroppedTurns for one in self.dropped):
+            raise InputError("ContextCut.dropped: expected a tuple of DroppedTurns")
+        ends = [origin for one in self.dropped for origin in dict.fromkeys((one.first, one.last))]
+        _check_origins("ContextCut", (*ends, *self.summarised))
+        if not self.dropped and not self.summaries:
             raise InputError("ContextCut: expected a turn that is left out or summarised")
 
     @property
-    def origins(self) -> tuple[str, ...]:
-        """All turns that are not asked with: those left out, then those summarised."""
-        return (*self.dropped, *(origin for one in self.summaries for origin in one.origins))
+    def summarised(self) -> tuple[str, ...]:
+        """Origins of the turns that summaries stand for."""
+        return tuple(origin for one in self.summaries for origin in one.origins)
 
 
 def _check_origins(name: str, origins: Sequence[str]) -> None:

@@ -87,6 +87,7 @@ class CallBasis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         stage_id: the host's word for where it was made.
         transport: id of the transport that asked for a value. route: how it asked.
         model_id: which of several named models was asked first; None where there is one.
+        origins: of the turns of a conversation that it was given to read, to summarise them.
     """
 
     parent: str
@@ -94,6 +95,7 @@ class CallBasis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     transport: str
     route: str
     model_id: str | None = None
+    origins: tuple[str, ...] = ()
 
 
 class _Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, tag_field="fact"):

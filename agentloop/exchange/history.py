@@ -11,7 +11,8 @@ follow all that was said.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ..errors import ConflictError, InputError
 from ..messages import Message, ModelExchange, SystemMessage
@@ -21,7 +22,7 @@ from .encoding import sorted_bytes
 __all__ = ["History", "Shown"]
 
 
-class _Said(NamedTuple):
+class _Said(msgspec.Struct, frozen=True):
     """What one earlier turn said: its origin, how many messages, and their bytes."""
 
     origin_id: str
@@ -29,7 +30,7 @@ class _Said(NamedTuple):
     size: int
 
 
-class Shown(NamedTuple):
+class Shown(msgspec.Struct, frozen=True):
     """The messages of one turn's requests, and the bytes of their canonical JSON."""
 
     messages: tuple[Message, ...]
@@ -44,13 +45,14 @@ class History:
         size: bytes of their canonical JSON.
     """
 
-    __slots__ = ("_instructions", "_instructions_size", "_said", "messages", "size")
+    __slots__ = ("_instructions", "_instructions_size", "_said", "_said_length", "_said_size", "messages", "size")
 
     def __init__(self, messages: tuple[Message, ...], sizes: Sequence[int]) -> None:
         self.messages, self.size = messages, sum(sizes)
         self._instructions = _leading(messages)
         self._instructions_size = sum(sizes[: self._instructions])
         self._said: tuple[_Said, ...] = ()
+        self._said_length = self._said_size = 0  # of all earlier turns
 
     def following(
         self,
@@ -72,9 +74,12 @@ class History:
         after = History.__new__(History)
         after._instructions = own or first
         after._instructions_size = sum(sizes[:own]) if own else self._instructions_size
-        after._said = (
-            self._said if origin_id is None else (*self._said, self._newest(origin_id, exchanges, exchanges_size))
-        )
+        after._said, after._said_length, after._said_size = self._said, self._said_length, self._said_size
+        if origin_id is not None:
+            newest = self._newest(origin_id, exchanges, exchanges_size)
+            after._said += (newest,)
+            after._said_length += newest.length
+            after._said_size += newest.size
         after.messages = (
             *(messages[:own] or self.messages[:first]),
             *self.messages[first:],
@@ -95,9 +100,9 @@ class History:
         """
         found = []
         at = self._instructions
-        for origin_id, length, _ in self._said:
-            found.append((origin_id, at, at + length))
-            at += length
+        for said in self._said:
+            found.append((said.origin_id, at, at + said.length))
+            at += said.length
         return tuple(found)
 
     def origins(self, start: int, end: int) -> tuple[str, ...]:
@@ -122,46 +127,57 @@ class History:
         stands = self._standing(cut)
         messages = list(self.messages[: self._instructions])
         size, at = self._instructions_size, self._instructions
-        for origin_id, length, bytes_ in self._said:
-            said = self.messages[at : at + length]
-            at += length
-            if origin_id not in stands:
+        for turn in self._said:
+            said = self.messages[at : at + turn.length]
+            at += turn.length
+            if turn.origin_id not in stands:
                 messages += said
-                size += bytes_
+                size += turn.size
                 continue
-            summary = stands[origin_id]
+            summary = stands[turn.origin_id]
             kept: list[Message] = [message for message in said if type(message) is SystemMessage]
-            if summary is not None and summary.origins[0] == origin_id:
+            if summary is not None and summary.origins[0] == turn.origin_id:
                 kept.insert(0, summary_message(summary.text))
             messages += kept
             size += sum(len(sorted_bytes(message)) for message in kept)
         messages += self.messages[at:]
-        size += self.size - self._instructions_size - sum(said.size for said in self._said)
+        size += self.size - self._instructions_size - self._said_size
         return Shown(tuple(messages), size)
 
     # -- private
 
     def _newest(self, origin_id: str, exchanges: Sequence[ModelExchange], exchanges_size: int) -> _Said:
         """What the newest turn said: its own messages but its instructions, and ``exchanges``."""
-        length = len(self.messages) - self._instructions - sum(said.length for said in self._said)
-        size = self.size - self._instructions_size - sum(said.size for said in self._said)
+        length = len(self.messages) - self._instructions - self._said_length
+        size = self.size - self._instructions_size - self._said_size
         return _Said(origin_id, length + len(exchanges), size + exchanges_size)
 
     def _standing(self, cut: ContextCut) -> dict[str, TurnSummary | None]:
         """Each turn that is not asked with, and the summary that stands for it."""
         places = {said.origin_id: at for at, said in enumerate(self._said)}
-        for origin_id in cut.origins:
+
+        def place(origin_id: str) -> int:
             if origin_id not in places:
                 raise ConflictError(f"origin {origin_id!r}", "expected a turn before this one on its conversation")
+            return places[origin_id]
+
+        stands: dict[str, TurnSummary | None] = {}
+        left_out = [(place(one.first), place(one.last), one.count) for one in cut.dropped]
+        for first, last, count in left_out:
+            if last - first + 1 != count:
+                raise ConflictError("context", f"expected {count} turns that follow each other, got {last - first + 1}")
+            stands.update((said.origin_id, None) for said in self._said[first : last + 1])
         for summary in cut.summaries:
-            first = places[summary.origins[0]]
-            if [places[origin_id] for origin_id in summary.origins] != [*range(first, first + len(summary.origins))]:
+            first = place(summary.origins[0])
+            if [place(origin_id) for origin_id in summary.origins] != [*range(first, first + len(summary.origins))]:
                 raise ConflictError(f"summary of {summary.origins[0]!r}", "expected turns that follow each other")
-        for row in (cut.dropped, [summary.origins[0] for summary in cut.summaries]):
-            if [places[origin_id] for origin_id in row] != sorted(places[origin_id] for origin_id in row):
-                raise ConflictError("context", "expected the oldest turn first")
-        stands: dict[str, TurnSummary | None] = dict.fromkeys(cut.dropped)
-        stands.update((origin_id, summary) for summary in cut.summaries for origin_id in summary.origins)
+            if not stands.keys().isdisjoint(summary.origins):
+                raise ConflictError(f"summary of {summary.origins[0]!r}", "expected turns that are not left out")
+            stands.update((origin_id, summary) for origin_id in summary.origins)
+        ends = [at for first, last, _ in left_out for at in ((first, last) if last > first else (first,))]
+        for row in (ends, [place(summary.origins[0]) for summary in cut.summaries]):
+            if row != sorted(set(row)):
+                raise ConflictError("context", "expected the oldest turn first, and each once")
         return stands
 
 

@@ -6,7 +6,9 @@ Every medium checks them in the transaction that writes, and refuses in the same
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final, NamedTuple, get_args
+from typing import Final, get_args
+
+import msgspec
 
 from ..errors import AdmissionError, ConflictError, NotOwnerError, StaleHeadError
 from ..exchange import ConversationBranched, Fact, OriginOpened, RunClosed, RunRedacted
@@ -36,7 +38,7 @@ Opening = OriginOpened | ConversationBranched | RunRedacted
 _WHOLE: Final = (ConversationBranched, RunRedacted)
 
 
-class Batch(NamedTuple):
+class Batch(msgspec.Struct, frozen=True):
     """Facts of one run that are written together.
 
     Attributes:
@@ -101,7 +103,7 @@ def check_ended(run_id: str, *, ended: bool | None) -> None:
         raise ConflictError(f"run {run_id!r}", f"expected a run that ended, got {got}")
 
 
-class HeldRun(NamedTuple):
+class HeldRun(msgspec.Struct, frozen=True):
     """A run as a medium has it when it is to be forgotten."""
 
     run_id: str

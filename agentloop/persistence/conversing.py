@@ -7,18 +7,20 @@ need none, for the medium checks where a conversation stands when one is opened.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from ..errors import ConflictError
-from ..exchange import ExchangeRef, State, Turn, branch, restore, tombstone
+from ..errors import ConflictError, LostError
+from ..exchange import Book, ExchangeRef, OriginOpened, State, Turn, branch, restore, tombstone
 from .backend import Lease
 from .gate import Gate
-from .lineage import made_from, read_conversation
+from .lineage import made_from, read_conversation, summarising
 from .store import Family, Store
 
 __all__ = ["ConversationStore"]
+
+T = TypeVar("T")
 
 _LONGEST_ID: Final = 128
 
@@ -38,6 +40,25 @@ class ConversationStore(Store):
         """
         self._check()
         return await self._read(lambda: read_conversation(self._backend, name))
+
+    async def look(self, name: str, read: Callable[[Book], T]) -> T:
+        """Read of the book, which holds the conversation as the medium has it now.
+
+        Args:
+            read: answers at once, and changes nothing.
+
+        Raises:
+            RestoreError: the medium holds facts that cannot be. PersistenceError: it failed, or stopped.
+        """
+        family = Family(name, None)
+        async with self._gate(family):
+            self._check()
+            try:
+                if self.durable:
+                    await self._look_anew(family)
+                return read(self.book)
+            finally:
+                self._rest(family)
 
     async def branch(self, name: str, *, run_id: str, source: str, at: ExchangeRef, at_ms: int) -> None:
         """Begin a conversation that goes on from an exchange of another.
@@ -97,6 +118,9 @@ class ConversationStore(Store):
     async def forget(self, run_ids: Sequence[str]) -> None:
         """As `Store.forget`; a conversation that another one branched off from is kept.
 
+        With a conversation that was asked with summaries go the calls that made them, and others that
+        were made for the same turns.
+
         Raises:
             ConflictError: also for that. NotOwnerError: as `branch`.
         """
@@ -112,9 +136,25 @@ class ConversationStore(Store):
             await super().forget(run_ids)
             return
         async with self._apart(names):
-            await super().forget(run_ids)
+            calls = [ref for name in names for ref in await self._summaries_of(name) if ref not in run_ids]
+            await super().forget([*run_ids, *dict.fromkeys(calls)])
 
     # -- private
+
+    async def _summaries_of(self, name: str) -> list[str]:
+        """Calls that go with a conversation."""
+        facts = await self._read(lambda: self._backend.load_conversation(name))
+        opened = [fact for fact in facts if type(fact) is OriginOpened]
+        if not any(fact.context is not None and fact.context.summaries for fact in opened):
+            return []
+        origins, runs = {fact.origin_id for fact in opened}, {fact.run_id for fact in opened}
+        return await self._read(lambda: summarising(self._backend, origins, runs))
+
+    async def _look_anew(self, family: Family) -> None:
+        try:
+            await self._look(family, "", fresh=True)
+        except LostError:  # another process forgot it between two readings
+            self.book.unload(list(self._runs(family)))
 
     async def _replace(self, family: Family, branches: Sequence[Family]) -> None:
         """Hold a redacted family anew; what branched off from it is read again when it is asked for."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Protocol
 
 from ..errors import LostError, RestoreError
-from ..exchange import ConversationBranched, ExchangeRef, Fact, OriginOpened, RunRedacted, State, Turn, restore
+from ..exchange import (
+    SUMMARY_STAGE,
+    ConversationBranched,
+    ExchangeRef,
+    Fact,
+    OriginOpened,
+    RunRedacted,
+    State,
+    Turn,
+    restore,
+)
 from .backend import RunRow
 
-__all__ = ["Conversations", "Runs", "load_lineage", "made_from", "read_conversation"]
+__all__ = ["Conversations", "Runs", "load_lineage", "made_from", "read_conversation", "summarising"]
 
 
 class Conversations(Protocol):
@@ -72,20 +82,39 @@ async def read_conversation(medium: Conversations, name: str) -> State:
 async def made_from(medium: Runs, turn: Turn) -> list[str]:
     """Runs that hold texts which a turn's redaction would leave behind: to be redacted before it.
 
-    These are the runs of its conversation, and of those that branched off from it, that are asked with
-    a summary of it; and the calls that made the summaries which it is asked with itself.
+    These are the calls that were given it to read for a summary, also where no run came of it; the runs
+    of its conversation, and of those that branched off from it, that are asked with a summary of it;
+    and the calls that made the summaries which it is asked with itself.
 
-    Cost: linear in the runs that the medium lists; the facts of its conversation and branches are read.
+    Cost: linear in the runs that the medium lists; the facts of its conversation and branches are read,
+    and those of all summaries' calls.
     """
     found = [ref for ref in _refs(turn.opened) if ref != turn.run_id and await _has_texts(medium, ref)]
     name, origin_id = turn.opened.conversation, turn.opened.origin_id
     if name is None:
         return found
+    found += [ref for ref in await summarising(medium, {origin_id}, set()) if ref not in found]
     for conversation in await _with_branches(medium, name):
         for fact in await medium.load_conversation(conversation):
             summaries = () if type(fact) is not OriginOpened or fact.context is None else fact.context.summaries
             if any(origin_id in summary.origins for summary in summaries):
                 found.append(fact.run_id)
+    return found
+
+
+async def summarising(medium: Runs, origins: Set[str], parents: Set[str]) -> list[str]:
+    """Calls that were given one of these origins to read for a summary, or were made for one of these runs.
+
+    Cost: as `made_from`.
+    """
+    found = []
+    for row in await medium.runs():
+        if row.conversation is not None or row.agent != SUMMARY_STAGE:
+            continue
+        for fact in await medium.load_run(row.run_id):
+            call = fact.call if type(fact) is OriginOpened else None
+            if call is not None and (call.parent in parents or not origins.isdisjoint(call.origins)):
+                found.append(row.run_id)
     return found
 
 

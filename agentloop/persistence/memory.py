@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ..exchange import ConversationBranched, Fact, RunRedacted
 from ..limits import check_seconds
@@ -25,7 +26,7 @@ from .batch import (
 __all__ = ["MemoryBackend"]
 
 
-class _Owned(NamedTuple):
+class _Owned(msgspec.Struct, frozen=True):
     owner: str
     token: int
     expires: float
@@ -118,7 +119,7 @@ class MemoryBackend:
                 check_no_owner(run_id, owner=held.owner, seconds_left=held.expires - now)
             self._token += 1
             held = _Owned(owner, self._token, now)
-        self._leases[run_id] = held._replace(expires=now + seconds)
+        self._leases[run_id] = msgspec.structs.replace(held, expires=now + seconds)
         return Lease(run_id=run_id, owner=owner, token=held.token, seconds_left=seconds)
 
     async def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[str]:
@@ -129,7 +130,7 @@ class MemoryBackend:
         for lease in leases:
             held = self._leases.get(lease.run_id)
             if held is not None and held.token == lease.token:
-                self._leases[lease.run_id] = held._replace(expires=expires)
+                self._leases[lease.run_id] = msgspec.structs.replace(held, expires=expires)
             else:
                 lost.append(lease.run_id)
         return lost

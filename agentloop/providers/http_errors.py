@@ -9,7 +9,6 @@ none of a vendor's sentences, which may quote the request; they are an attribute
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import re
@@ -83,6 +82,8 @@ def _read(text: bytes) -> VendorError:
         except (ValueError, RecursionError):
             return VendorError()
     if text[:1] == b"<":
+        import html  # noqa: PLC0415  # its table of entities takes a millisecond to import, and few answers are pages
+
         title = _HTML_TITLE.search(text)
         inner = re.sub(rb"<[^>]*>", b"", title.group(1)) if title else b""
         return VendorError(message=shorten(html.unescape(inner.decode("utf-8", "replace"))) or None)

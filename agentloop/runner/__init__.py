@@ -2,13 +2,15 @@
 
 from .asking import Asking, asked_by_route, asked_plainly, has_begun
 from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
+from .calls import ModelResult
 from .children import ChildLimits, run_children
 from .context import ContextPlan, TokenCount
 from .host import Host
 from .input import ModelInput
-from .model_runner import ModelResult, ModelRunner
+from .model_runner import ModelRunner
 from .options import Execution, RunnerOptions
 from .prepared import Measurement, Prepared
+from .summaries import Purpose, build_context
 from .tokens import TokenBudget, TokenCounter
 from .transport import Collector, Fragment, Interaction, Stage, Transport
 from .transports import (
@@ -43,6 +45,7 @@ __all__ = [
     "PLAIN_TEXT",
     "PlainText",
     "Prepared",
+    "Purpose",
     "Route",
     "RunnerOptions",
     "Session",
@@ -58,6 +61,7 @@ __all__ = [
     "Transport",
     "asked_by_route",
     "asked_plainly",
+    "build_context",
     "has_begun",
     "run_children",
 ]

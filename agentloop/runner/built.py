@@ -17,6 +17,7 @@ __all__ = [
     "Summary",
     "SummaryOf",
     "check_messages",
+    "check_ranges",
     "check_summaries",
     "listed",
 ]
@@ -138,6 +139,15 @@ def check_messages(name: str, messages: object) -> None:
     for at, message in enumerate(messages):
         if type(message) not in (SystemMessage, UserMessage, ModelExchange):
             raise InputError(f"{name}[{at}]: expected a message, got {type(message).__name__}")
+
+
+def check_ranges(name: str, ranges: Any) -> tuple[tuple[int, int], ...]:
+    """Refuse anything but a tuple or list of (start, end), by name."""
+    if type(ranges) not in (tuple, list) or any(type(one) is not tuple or len(one) != 2 for one in ranges):
+        raise InputError(f"{name}: expected a tuple of (start, end)")
+    for start, end in ranges:
+        _check_range(name, start, end)
+    return tuple(ranges)
 
 
 def check_summaries(name: str, summaries: Any) -> tuple[SummaryOf, ...]:

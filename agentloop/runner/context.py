@@ -15,15 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from ..errors import InputError, LimitExceeded
 from ..exchange import summary_message
-from ..limits import check_chars, check_count
+from ..limits import SAFE_INTEGER, check_chars, check_count
 from ..messages import Message, ModelExchange, SystemMessage, UserMessage, messages_chars
-from .built import BuiltContext, NeedsSummary, Summary, SummaryOf, check_messages, check_summaries, listed
+from .built import (
+    BuiltContext,
+    NeedsSummary,
+    Summary,
+    SummaryOf,
+    check_messages,
+    check_ranges,
+    check_summaries,
+    listed,
+)
 
 __all__ = ["ContextPlan", "TokenCount"]
 
@@ -39,6 +48,11 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             integer of 0 or more, or ``math.inf``.
         max_tokens: budget in tokens, which the caller of `build` counts; 0 and up. Exactly one of
             the two budgets is given: neither is ever guessed from the other.
+        down_to: messages that are over the budget are brought down to this, 0 to the budget, in the unit of
+            the budget; None is the budget itself. With what a context before left out or summarised handed
+            to `build`, what follows keeps the same beginning until the budget is reached again, so that
+            a provider's prompt cache holds. Not a limit: where what must be kept is over it, all goes
+            that may.
         keep_last: how many of the newest turns are always kept, 1 and up.
         pinned: what is always kept, with its whole turn: places in the list from 0 (one that the list
             does not reach pins nothing), and user messages, which pin every equal one.
@@ -52,6 +66,7 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     max_chars: int | float | None = None
     max_tokens: int | None = None
+    down_to: int | None = None
     keep_last: int = 1
     pinned: tuple[int | UserMessage, ...] = ()
     strategy: Literal["drop", "summarise"] = "drop"
@@ -65,6 +80,8 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             check_chars("ContextPlan.max_chars", self.max_chars)
         else:
             check_count("ContextPlan.max_tokens", self.max_tokens, 0)
+        if self.down_to is not None:
+            check_count("ContextPlan.down_to", self.down_to, 0, int(min(self._budget[1], SAFE_INTEGER)))
         check_count("ContextPlan.keep_last", self.keep_last, 1)
         if type(self.pinned) is not tuple or any(type(pin) not in (int, UserMessage) for pin in self.pinned):
             raise InputError("ContextPlan.pinned: expected a tuple of places and user messages")
@@ -84,6 +101,7 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         messages: Sequence[Message] | None = None,
         *,
         summaries: Sequence[SummaryOf] = (),
+        dropped: Sequence[tuple[int, int]] = (),
         count: TokenCount | None = None,
     ) -> BuiltContext | NeedsSummary:
         """Make messages that fit, or say which summary they need.
@@ -95,18 +113,21 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             messages: oldest first; None is the plan's own.
             summaries: known ones, each of whole turns of ``messages``. One that lies in another one's
                 range, or is of a turn that is kept, is not used; nor is any with strategy ``drop``.
+            dropped: ranges of whole turns that were left out before (`BuiltContext.dropped`). They are left
+                out again where the messages fit then, but for those that are kept now, and nothing
+                else is; not used with strategy ``summarise``.
             count: counts tokens; needed for ``max_tokens``, and not asked for ``max_chars``.
 
         Raises:
             LimitExceeded: ``max_context_chars`` or ``max_context_tokens``: what must be kept, with the
                 room for summaries, is over the budget.
-            InputError: tokens that nobody counts, or a summary that is not of whole turns, or overlaps
-                another one.
+            InputError: tokens that nobody counts, a summary or a range that is not of whole turns, or a
+                summary that overlaps another one.
         """
         said = self.messages if messages is None else listed("messages", messages)
         check_messages("messages", said)
         known = check_summaries("summaries", listed("summaries", summaries))
-        return _Building(self, said, self._measure(count)).built(known)
+        return _Building(self, said, self._measure(count)).built(known, check_ranges("dropped", dropped))
 
     @property
     def _budget(self) -> tuple[str, int | float]:
@@ -132,7 +153,7 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return checked
 
 
-class _Turns(NamedTuple):
+class _Turns(msgspec.Struct, frozen=True):
     """Some turns that follow each other, as a range of the messages.
 
     ``summary`` stands in their place; None leaves them out.
@@ -157,31 +178,60 @@ class _Building:
             if at < newest and not any(start <= place < end for place in kept)
         ]
 
-    def built(self, known: Sequence[SummaryOf]) -> BuiltContext | NeedsSummary:
+    def built(self, known: Sequence[SummaryOf], dropped: Sequence[tuple[int, int]]) -> BuiltContext | NeedsSummary:
         whole = self._measure(self._messages)
         if whole <= self._plan._budget[1]:
             return self._context([])
-        return self._dropped() if self._plan.strategy == "drop" else self._summarised(self._usable(known))
+        return self._dropped(dropped) if self._plan.strategy == "drop" else self._summarised(self._usable(known))
 
     # -- leaving out
 
-    def _dropped(self) -> BuiltContext:
-        def out(count: int) -> list[_Turns]:
-            return [_Turns(start, end, None) for start, end in _joined(self._loose[:count])]
+    def _dropped(self, before: Sequence[tuple[int, int]]) -> BuiltContext:
+        def out(turns: Sequence[tuple[int, int]]) -> list[_Turns]:
+            return [_Turns(start, end, None) for start, end in _joined(turns)]
 
-        count = self._fewest(1, lambda count: self._measure(self._without(out(count))))
-        return self._context(out(count))
+        again = out(self._again(before))
+        if again and self._measure(self._without(again)) <= self._plan._budget[1]:
+            return self._context(again)
+        count = self._fewest(1, lambda count: self._measure(self._without(out(self._loose[:count]))))
+        return self._context(out(self._loose[:count]))
+
+    def _again(self, before: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The turns that were left out before and may be now."""
+        starts, ends = {start for start, _ in self._turns}, {end for _, end in self._turns}
+        for start, end in before:
+            if start not in starts or end not in ends:
+                raise InputError(f"dropped: expected ranges of whole turns, got {start} to {end}")
+        return [turn for turn in self._loose if any(start <= turn[0] < end for start, end in before)]
 
     def _fewest(self, low: int, weight: Callable[[int], int]) -> int:
-        """How many of the oldest loose turns have to go, ``low`` or more: the fewest that fit.
+        """How many of the oldest loose turns go, ``low`` or more: the fewest that come down to where they shall.
 
-        Among turns that follow each other each one more makes it lighter; behind a kept one another
-        summary may be needed, so each row of turns is searched by itself.
+        Where no number of them comes down so far, all go that may; where that is over the budget, the
+        fewest that are within it.
 
         Raises:
             LimitExceeded: no number of them is enough.
         """
         limit, allowed = self._plan._budget
+        target = self._plan.down_to
+        if target is not None and target < allowed:
+            enough, _ = self._within(target, low, weight)
+            if enough is None and weight(len(self._loose)) <= allowed:
+                enough = len(self._loose)
+            if enough is not None:
+                return enough
+        enough, least = self._within(allowed, low, weight)
+        if enough is None:
+            raise LimitExceeded(limit, int(allowed), least)
+        return enough
+
+    def _within(self, allowed: float, low: int, weight: Callable[[int], int]) -> tuple[int | None, int]:
+        """The fewest that come to no more than that, None where no number does; and the least that was seen.
+
+        Among turns that follow each other each one more makes it lighter; behind a kept one another
+        summary may be needed, so each row of turns is searched by itself.
+        """
         least = weight(0)
         for high in self._row_ends():
             if high < low:
@@ -189,9 +239,9 @@ class _Building:
             got = weight(high)
             least = min(least, got)
             if got <= allowed:
-                return _first(low, high, lambda count: weight(count) <= allowed)
+                return _first(low, high, lambda count: weight(count) <= allowed), got
             low = high + 1
-        raise LimitExceeded(limit, int(allowed), least)
+        return None, least
 
     def _row_ends(self) -> list[int]:
         """How many loose turns there are up to the end of each row of them."""
@@ -231,9 +281,9 @@ class _Building:
 
         under = sum(start < known[-1].end for start, _ in self._loose) if known else 0
         groups = out(self._fewest(max(1, under), weight))
-        for start, end, summary in groups:
-            if summary is None:
-                return self._needed(start, end, known)
+        for group in groups:
+            if group.summary is None:
+                return self._needed(group.start, group.end, known)
         return self._context(groups)
 
     def _room(self) -> int:

@@ -109,10 +109,15 @@ class Host:
         options: ModelOptions,
         tools: tuple[FunctionSpec, ...],
         call: CallBasis,
+        fresh: bool = True,
     ) -> Turn:
         """Store the origin of a call under ``ref``; nothing is sent yet.
 
+        Args:
+            fresh: the id was made just now, so that no run can have it.
+
         Raises:
+            ConflictError: ``ref`` is taken.
             LimitExceeded: the store is full. PersistenceError: it stopped.
         """
         catalogue = digest(_DOMAIN, [spec.name for spec in tools]) if tools else _NO_CATALOGUE
@@ -133,7 +138,7 @@ class Host:
             ),
             run_id=ref,
             conversation=None,
-            fresh=True,
+            fresh=fresh,
         )
         self._open[ref] = asyncio.current_task()
         self._idle.clear()
@@ -169,12 +174,16 @@ class Host:
         except AgentLoopError as fault:
             error.add_note(f"The end of the call could not be stored: {fault}")
 
-    async def leave(self, ref: str) -> None:
-        """The call is over: give its run up, and in memory drop the oldest of those that ended."""
+    async def leave(self, ref: str, *, keep: bool = False) -> None:
+        """The call is over: give its run up, and in memory drop the oldest of those that ended.
+
+        Args:
+            keep: it stays until somebody forgets it.
+        """
         try:
             if self.store.durable:
                 await self._whole(self.store.let_go(ref))
-            elif self.store.fault is None:
+            elif self.store.fault is None and not keep:
                 self._ended.append(ref)
                 if len(self._ended) >= _KEPT_CALLS + _DROPPED_CALLS:
                     await self.store.forget([self._ended.popleft() for _ in range(_DROPPED_CALLS)])

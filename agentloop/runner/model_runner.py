@@ -1,45 +1,24 @@
-"""One request's model calls: typed values, budgets that are checked before anything leaves, one call at a time.
-
-A call goes the way of every other one: its budgets are checked and debited, its origin and its claim
-are stored, it is sent once, and what its transport made of the checked reply is returned only when
-that reply is stored. Nothing asks again by itself.
-
-What ended a call, where several things did, is for `agentloop.effects.Bound` to say. A call whose value
-is stored has ended well: whatever comes after that changes nothing of it.
-"""
+"""One request's model calls as its host sees them: prepared, measured and made, on one budget with its children."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-import msgspec
-
-from ..effects import Bound, Label, Rejected, Scope, Signal, code_of, limit_of, next_attempt, rest, send
-from ..errors import (
-    AgentLoopError,
-    BudgetError,
-    ConflictError,
-    HandleError,
-    InputError,
-    LimitExceeded,
-    ProviderError,
-    StreamRefused,
-)
-from ..events import Journal, ModelCallRecord, ModelCallTrace, RequestRejected
-from ..exchange import CallBasis, Turn
-from ..limits import JSON_BYTES, LoopLimits, check_count, check_name, check_seconds
+from ..effects import Signal
+from ..errors import ConflictError, HandleError, InputError
+from ..events import Journal, ModelCallTrace
+from ..exchange import SUMMARY_STAGE
+from ..limits import check_count, check_name, check_seconds
 from ..messages import Message
 from ..providers import Provider
-from ..sinks import Diagnostics, Observer, Sink, put_off, require_observer
-from ..tools import ToolSet
-from .built import BuiltContext, Summary, SummaryOf
+from ..sinks import Diagnostics, Observer, Sink, require_observer
+from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
+from .calls import Calls, ModelResult
 from .children import Family
-from .collection import Collection
 from .context import ContextPlan
 from .host import Host
 from .input import ModelInput, taken
@@ -55,33 +34,13 @@ from .options import (
     per_call,
     registry,
 )
-from .prepared import Measurement, Prepared, check_measured, measured, prepared_by
-from .summaries import SUMMARY_STAGE, build_context, counter_of
+from .prepared import Measurement, Prepared, measured, prepared_by
+from .summaries import Purpose, build_context, counter_of, require_summary
 from .transport import Stage, Transport
 
-__all__ = ["ModelResult", "ModelRunner"]
+__all__ = ["ModelRunner"]
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-_NO_TOOLS: Final = ToolSet()
-
-_LIMITS: Final = LoopLimits(
-    reply_bytes=JSON_BYTES, request_bytes=JSON_BYTES, collection_bytes=JSON_BYTES, feedback_bytes=256
-)
-"""A call is bounded by the runner's characters and tokens; bytes are the provider's (R106)."""
-
-
-class ModelResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
-    """Exactly a value and the record of its call (R219).
-
-    Attributes:
-        value: what the transport made of the checked reply.
-        invocation: the call; made by the runner, never by a model (R221).
-    """
-
-    value: T_co
-    invocation: ModelCallRecord
 
 
 class ModelRunner:
@@ -106,7 +65,6 @@ class ModelRunner:
     """
 
     _busy: bool
-    _count: int
 
     def __init__(
         self, provider: Provider, *, observers: Sequence[Observer] = (), **options: Unpack[RunnerOptions]
@@ -167,7 +125,7 @@ class ModelRunner:
     @property
     def call_count(self) -> int:
         """Calls that this runner made, attempts counted, those of its children not."""
-        return self._count
+        return self._calls.count
 
     @property
     def total_call_count(self) -> int:
@@ -329,6 +287,8 @@ class ModelRunner:
             LimitExceeded: the request is too large for the provider, or the store is full.
             PersistenceError: the store stopped. BaseException: what the signal was cancelled with.
             Exception: what the sink, or a transport of your own, raised.
+            Any of these, for a summary that a plan needs: what was made before it stays stored, and is
+            not made again where it is handed to `build` as known.
         """
         began = self._host.clock()
         if prepared is None:
@@ -348,7 +308,8 @@ class ModelRunner:
                 )
             if type(input) is ContextPlan:
                 context = await self._build(input, ())
-            return await self._invoke(context, prepared, began)
+                began = self._host.clock()  # the calls that were made for it have times of their own
+            return await self._calls.make(context, prepared, began)
 
     # -- children
 
@@ -428,9 +389,16 @@ class ModelRunner:
         self._begin()
 
     def _begin(self) -> None:
-        self._emitter = self._diagnostics.bind(self._host.hub)
         self._busy = False
-        self._count = 0
+        self._calls = Calls(
+            self._host,
+            self._models,
+            self._per_call,
+            ledger=self._ledger,
+            signal=self._signal,
+            family=self._family,
+            diagnostics=self._diagnostics,
+        )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -445,132 +413,31 @@ class ModelRunner:
             self._busy = False
 
     async def _build(self, plan: ContextPlan, summaries: Sequence[SummaryOf]) -> BuiltContext:
-        async def ask(messages: tuple[Message, ...], summary: Summary) -> tuple[str, str]:
-            prepared = self.prepare(stage_id=SUMMARY_STAGE, max_output_tokens=summary.max_tokens)
-            context = BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))
-            result = await self._invoke(context, prepared, self._host.clock())
-            return result.value, result.invocation.ref or ""
+        async def ask(needed: NeedsSummary, messages: tuple[Message, ...]) -> tuple[str, str]:
+            return await self.summarise(needed.summary, messages)
 
         sizes = self._per_call.sizes
         return await build_context(
             plan, plan.messages, ask, summaries=summaries, tokens=sizes.tokens, max_chars=sizes.max_input_chars
         )
 
-    async def _invoke(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
-        """Preflight; wait for a turn among children; then the call, within its time."""
-        self._emitter.observers = self._host.observing() or None
-        self._preflight(prepared, context)
-        turn = self._family.turn
-        if turn is None:
-            return await self._bounded(context, prepared, began)
-        async with Bound(self._signal), turn:
-            return await self._bounded(context, prepared, began)
+    async def summarise(
+        self, summary: Summary, messages: tuple[Message, ...], purpose: Purpose | None = None
+    ) -> tuple[str, str]:
+        """Make the call of one summary, for whoever builds a context; return its text and what it is stored as.
 
-    async def _bounded(self, context: BuiltContext, prepared: Prepared[T], began: float) -> ModelResult[T]:
-        with self._host.inside():
-            async with Bound(self._signal, self._per_call.timeout) as bound:
-                return await self._call(bound, prepared.messages(context.messages), prepared, began)
+        Args:
+            messages: what is read; the last one asks.
 
-    def _preflight(self, prepared: Prepared[Any], context: BuiltContext) -> None:
-        try:
-            check_measured(measured(prepared, context.messages, self._per_call.sizes, max_chars=context.max_chars))
-            self._ledger.check("model_calls")
-            self._ledger.check("tokens")
-        except LimitExceeded as error:
-            self._emitter.process(
-                RequestRejected, code=error.code, limit=error.limit, allowed=error.allowed, got=error.got
-            )
-            raise
-
-    async def _call(
-        self, bound: Bound, messages: tuple[Message, ...], prepared: Prepared[T], began: float
-    ) -> ModelResult[T]:
-        host, ref = self._host, self._host.new_id()
-        basis = CallBasis(
-            parent=self._diagnostics.span_id,
-            stage_id=prepared.stage_id,
-            transport=prepared.transport,
-            route=prepared.route,
-            model_id=prepared.model_id,
-        )
-        turn = await host.open(
-            ref,
-            stage_id=prepared.stage_id,
-            messages=messages,
-            options=prepared.options,
-            tools=prepared.interaction.tools,
-            call=basis,
-        )
-        try:
-            bound.check()  # of a cancel that came while it was opened
-            collection = await self._attempts(self._scope(bound, turn, prepared), bound, prepared, began)
-        except Rejected as rejected:
-            await host.end(turn, "limit_reached", limit_of(rejected.error), rejected.error)
-            raise rejected.error from None
-        except BaseException as error:
-            await host.end(turn, *_ending(error, bound.reason), error)
-            raise
-        finally:
-            prepared.used = prepared.used or turn.model_calls > 0
-            self._count += turn.model_calls
-            await host.leave(ref)
-        last = self.journal.last_model
-        assert last is not None, "a call that ended is in the journal"
-        return ModelResult(value=collection.value, invocation=last.record())
-
-    async def _attempts(self, scope: Scope, bound: Bound, prepared: Prepared[T], began: float | None) -> Collection[T]:
-        """Ask, and ask once more only where the host's policy says so and a budget covers it."""
-        while True:
-            collection = Collection(
-                prepared.interaction.create_response,
-                max_chars=self._per_call.sizes.max_output_chars,
-                transport=prepared.transport,
-                ref=scope.run_id,
-                check=bound.check,
-            )
-            try:
-                await send(scope, collecting=collection, began=began)
-            except asyncio.CancelledError as cancel:
-                if scope.turn.closed is None or scope.turn.closed.outcome != "completed":
-                    raise
-                put_off(cancel)  # the value is stored, and stands
-                return collection
-            except (ProviderError, StreamRefused):
-                again = None if scope.resend is None else next_attempt(scope.turn, scope.resend)
-                if again is None or scope.ledger.left("model_calls") == 0 or scope.ledger.left("tokens") == 0:
-                    raise
-                began = None
-                await rest(scope, again)
-            else:
-                return collection
-
-    def _scope(self, bound: Bound, turn: Turn, prepared: Prepared[Any]) -> Scope:
-        host = self._host
-        names, resend = self._models.asked(prepared.model_id)
-        return Scope(
-            run_id=turn.run_id,
-            agent=prepared.stage_id,
-            conversation=None,
-            deps=None,
-            provider=self._models.provider(prepared.model_id),
-            store=host.store,
-            mint=host.mint,
-            ledger=self._ledger,
-            limits=_LIMITS,
-            tools=_NO_TOOLS,
-            threads=host.threads,
-            emitter=self._emitter,
-            new_id=host.new_id,
-            clock=host.clock,
-            now_ms=host.now_ms,
-            reasoning=self._per_call.reasoning,
-            reason=lambda: bound.reason,
-            resend=resend,
-            sleep=host.sleep,
-            random=host.random,
-            label=Label(prepared.stage_id, prepared.transport, prepared.route, self._count),
-            model_names=names,
-        )
+        Raises:
+            As `invoke`. OutputRefused: also for an empty text.
+        """
+        prepared = self.prepare(stage_id=SUMMARY_STAGE, max_output_tokens=summary.max_tokens)
+        context = BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))
+        result = await self._calls.make(context, prepared, self._host.clock(), purpose)
+        ref = result.invocation.ref
+        assert ref is not None, "a call is stored"
+        return require_summary(result.value, ref), ref
 
     def _transport(self, given: Transport[Any] | str | None) -> Transport[Any]:
         if given is None:
@@ -610,12 +477,3 @@ class ModelRunner:
 
     def __repr__(self) -> str:
         return f"<ModelRunner {self._diagnostics.span_id!r}: {self.remaining_calls} calls left>"
-
-
-def _ending(error: BaseException, reason: BaseException | None) -> tuple[Any, str]:
-    """Outcome and reason of a call that brought no value; ``reason`` is why it was cancelled, if not by its caller."""
-    if isinstance(error, BudgetError):
-        return "limit_reached", limit_of(error)
-    if not isinstance(error, Exception):
-        return "cancelled", code_of(reason) if isinstance(reason, AgentLoopError) else "cancelled"
-    return "failed", code_of(error)

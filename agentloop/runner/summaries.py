@@ -11,26 +11,45 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import msgspec
+
+from ..errors import OutputRefused
 from ..exchange.cut import summary_message
 from ..messages import Message, ModelExchange, ModelRequest, UserMessage, messages_chars
 from .built import BuiltContext, NeedsSummary, Summary, SummaryOf, listed
 from .context import ContextPlan
 from .tokens import TokenBudget
+from .transports import PLAIN_TEXT
 
-__all__ = ["SUMMARY_STAGE", "build_context", "counter_of"]
-
-SUMMARY_STAGE: Final = "summary"
-"""The stage of the calls that make summaries."""
+__all__ = ["Ask", "Purpose", "build_context", "counter_of", "require_summary"]
 
 _MARK: Final = " [cut]"
+
+Ask = Callable[[NeedsSummary, tuple[Message, ...]], Awaitable[tuple[str, str]]]
+"""Makes one summary of messages, the last of which asks for it; gives its text and the run that it is stored as.
+
+The messages are those of the range that is needed, or a part of them after a summary of the parts before."""
+
+
+class Purpose(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call is made for, where that is more than its runner's request.
+
+    Attributes:
+        ref: what it is stored as. parent: the run that it is made for. origins: see `CallBasis`.
+    """
+
+    ref: str
+    parent: str
+    origins: tuple[str, ...] = ()
 
 
 async def build_context(
     plan: ContextPlan,
     messages: Sequence[Message],
-    ask: Callable[[tuple[Message, ...], Summary], Awaitable[tuple[str, str]]],
+    ask: Ask,
     *,
     summaries: Sequence[SummaryOf] = (),
+    dropped: Sequence[tuple[int, int]] = (),
     tokens: TokenBudget | None = None,
     max_chars: float = math.inf,
 ) -> BuiltContext:
@@ -39,8 +58,8 @@ async def build_context(
     A range that is too long for one call is read in parts, each after the summary of those before it.
 
     Args:
-        ask: makes one summary of messages; gives its text and the run that it is stored as.
-        summaries: known ones. tokens: who counts, for a plan with a budget in tokens.
+        ask: see `Ask`. summaries, dropped: what is known, and was left out before; see `ContextPlan.build`.
+        tokens: who counts, for a plan with a budget in tokens.
         max_chars: what one call may be given to read.
 
     Raises:
@@ -48,14 +67,14 @@ async def build_context(
     """
     known = listed("summaries", summaries)
     while True:
-        built = plan.build(messages, summaries=known, count=counter_of(tokens))
+        built = plan.build(messages, summaries=known, dropped=dropped, count=counter_of(tokens))
         if type(built) is BuiltContext:
             return built
         assert type(built) is NeedsSummary, "a plan gives one of the two"
         text, ref = "", ""
         for part in _parts(built, max_chars):
             read = (summary_message(text), *part) if text else part
-            text, ref = await ask((*read, _request(built.summary)), built.summary)
+            text, ref = await ask(built, (*read, _request(built.summary)))
             text = _fitting(text, built.summary)
         inside = tuple(one for one in known if not (built.start <= one.start and one.end <= built.end))
         known = (*inside, SummaryOf(start=built.start, end=built.end, text=text, ref=ref))
@@ -92,6 +111,17 @@ def _turns(messages: Sequence[Message]) -> list[list[Message]]:
     return turns
 
 
+def require_summary(text: str, ref: str) -> str:
+    """Refuse a text that says nothing: turns are not left out in silence.
+
+    Raises:
+        OutputRefused: ``no_output``.
+    """
+    if not text.strip():
+        raise OutputRefused("no_output", "expected a summary, got an empty text", transport=PLAIN_TEXT, ref=ref)
+    return text
+
+
 def counter_of(tokens: TokenBudget | None) -> Callable[[Sequence[Message]], int] | None:
     """What counts the tokens of messages alone, None where nobody counts."""
     if tokens is None:
@@ -100,8 +130,8 @@ def counter_of(tokens: TokenBudget | None) -> Callable[[Sequence[Message]], int]
 
 
 def _fitting(text: str, summary: Summary) -> str:
-    """The text, or as much of it as there is room for; never empty."""
+    """The text, or as much of it as there is room for, with a mark where that has room."""
     room = summary.max_chars
     if len(text) <= room:
-        return text or _MARK.strip()
+        return text
     return text[: max(0, room - len(_MARK))] + _MARK if room > len(_MARK) else text[:room]

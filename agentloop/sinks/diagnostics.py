@@ -77,6 +77,13 @@ class Diagnostics:
         self._bound = False
         self.journal = Journal(run_id=self.run_id, new_id=new_id, now_ms=now_ms)
 
+    @classmethod
+    def part_of(cls, run_id: str, span_id: str, *, numbers: Iterator[int], now_ms: Callable[[], int] = wall_ms) -> Self:
+        """A part of a run that somebody else tells of, with whom it shares ``numbers``."""
+        part = cls(run_id=run_id, span_id=span_id, now_ms=now_ms)
+        part._numbers = numbers
+        return part
+
     def child(self, span_id: str | None = None, *, output: Sink | None = None) -> Self:
         """A part below this one, with a journal of its own.
 

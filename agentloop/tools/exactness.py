@@ -9,7 +9,6 @@ is then compared with the plain values it was made from.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import decimal
 import math
@@ -138,8 +137,10 @@ def _members(held: Any) -> Mapping[Any, Any] | None:
         }
         config = held.__struct_config__
         return members if config.tag is None else {**members, str(config.tag_field): config.tag}
-    if dataclasses.is_dataclass(held):
-        return {field.name: getattr(held, field.name) for field in dataclasses.fields(held)}
+    if hasattr(type(held), "__dataclass_fields__"):
+        from dataclasses import fields  # noqa: PLC0415  # whoever made the class has imported it
+
+        return {field.name: getattr(held, field.name) for field in fields(held)}
     attributes = getattr(type(held), "__attrs_attrs__", None)
     return None if attributes is None else {item.name: getattr(held, item.name) for item in attributes}
 

@@ -17,6 +17,7 @@ from agentloop.errors import ConflictError, InputError, LimitExceeded, RestoreEr
 from agentloop.exchange import (
     Book,
     ContextCut,
+    DroppedTurns,
     Fact,
     OriginOpened,
     ReceiptMint,
@@ -24,6 +25,8 @@ from agentloop.exchange import (
     TurnSummary,
     branch,
     canonical_bytes,
+    checkpoint_in,
+    checkpoint_of,
     origin_digest,
     restore,
     summary_message,
@@ -65,8 +68,12 @@ def talk() -> Desk:
     return desk
 
 
+def gone(first: str, last: str | None = None, count: int = 1) -> DroppedTurns:
+    return DroppedTurns(first=f"origin of {first}", last=f"origin of {last or first}", count=count)
+
+
 def drop(*runs: str) -> ContextCut:
-    return ContextCut(dropped=tuple(f"origin of {run}" for run in runs))
+    return ContextCut(dropped=tuple(map(gone, runs)))
 
 
 def summary(text: str, *runs: str, ref: str | None = None) -> TurnSummary:
@@ -201,7 +208,7 @@ def test_an_origin_without_a_cut_has_the_digest_it_always_had() -> None:
 
 
 def test_an_origin_with_a_cut_has_it_in_its_digest() -> None:
-    cut = ContextCut(dropped=("o1",), summaries=(TurnSummary(origins=("o2",), text="They met.", ref="a call"),))
+    cut = ContextCut(dropped=(gone("1"),), summaries=(TurnSummary(origins=("o2",), text="They met.", ref="a call"),))
     basis = {
         "context": cut,
         "continues": "d",
@@ -254,10 +261,33 @@ def test_starting_the_same_run_again_adds_nothing_whatever_it_would_be_asked_wit
     assert first.opened.context == drop("r1")
 
 
+def test_the_point_of_a_run_is_read_without_the_turns_that_it_is_not_asked_with() -> None:
+    desk = talk()
+    turn = turn_of(desk, "r4", user("four"), context=drop("r1"))
+    own = [fact for fact in desk.facts if fact.run_id == "r4"]
+    assert checkpoint_in(own) == checkpoint_of(turn)
+
+
+def test_turns_that_follow_each_other_are_left_out_as_one_row_however_many_they_are() -> None:
+    one, other = talk(), talk()
+    asked = [
+        body(desk.book, desk.open("r4", user("four"), conversation="c", context=cut))
+        for desk, cut in ((one, drop("r1", "r2", "r3")), (other, ContextCut(dropped=(gone("r1", "r3", 3),))))
+    ]
+    assert asked[0] == asked[1]
+
+
 WRONG: list[tuple[ContextCut, str]] = [
     (drop("nobody"), "origin 'origin of nobody': expected a turn before this one"),
     (drop("r4"), "origin 'origin of r4': expected a turn before this one"),
     (drop("r2", "r1"), "context: expected the oldest turn first"),
+    (ContextCut(dropped=(gone("r1", "r3", 2),)), "context: expected 2 turns that follow each other, got 3"),
+    (ContextCut(dropped=(gone("r3", "r1", 2),)), "context: expected 2 turns that follow each other, got -1"),
+    (ContextCut(dropped=(gone("r1", "r3", 3), gone("r2"))), "context: expected the oldest turn first, and each once"),
+    (
+        ContextCut(dropped=(gone("r1", "r3", 3),), summaries=(summary("x", "r2"),)),
+        "summary of 'origin of r2': expected turns that are not left out",
+    ),
     (ContextCut(summaries=(summary("x", "r1", "r3"),)), "summary of 'origin of r1': expected turns that follow"),
     (ContextCut(summaries=(summary("x", "r2", "r1"),)), "summary of 'origin of r2': expected turns that follow"),
     (ContextCut(summaries=(summary("x", "r2"), summary("y", "r1"))), "context: expected the oldest turn first"),
@@ -297,11 +327,14 @@ def test_a_cut_that_comes_back_is_checked(cut: ContextCut, says: str) -> None:
     ("make", "says"),
     [
         (ContextCut, "ContextCut: expected a turn that is left out or summarised"),
-        (lambda: ContextCut(dropped=["o"]), "ContextCut.dropped: expected a tuple of origin ids"),  # type: ignore[arg-type]
-        (lambda: ContextCut(dropped=("",)), "ContextCut.dropped: expected a tuple of origin ids"),
-        (lambda: ContextCut(dropped=("o", "o")), "ContextCut.dropped: expected each origin once"),
+        (lambda: ContextCut(dropped=[gone("r")]), "ContextCut.dropped: expected a tuple of DroppedTurns"),  # type: ignore[arg-type]
+        (lambda: DroppedTurns(first="", last="", count=1), "DroppedTurns: expected a tuple of origin ids"),
+        (lambda: gone("r", "s", 0), "DroppedTurns.count: expected an integer from 1 to"),
+        (lambda: gone("r", "s", 1), "DroppedTurns: expected one turn to be the first and the last, and several not"),
+        (lambda: gone("r", "r", 2), "DroppedTurns: expected one turn to be the first and the last, and several not"),
+        (lambda: drop("r", "r"), "ContextCut: expected each origin once"),
         (
-            lambda: ContextCut(dropped=("origin of r",), summaries=(summary("x", "r"),)),
+            lambda: ContextCut(dropped=(gone("r"),), summaries=(summary("x", "r"),)),
             "ContextCut: expected each origin once",
         ),
         (lambda: ContextCut(summaries=("secret",)), "ContextCut.summaries: expected a tuple of TurnSummary"),  # type: ignore[arg-type]
@@ -343,7 +376,7 @@ def test_a_redacted_run_holds_no_summary() -> None:
 def test_a_cut_stands_when_turns_it_names_were_redacted() -> None:
     """Turns are named by their origins, and a tombstone keeps that; the rest of a request stays as it was."""
     desk = talk()
-    cut = ContextCut(dropped=("origin of r1",), summaries=(summary("They met.", "r2", "r3"),))
+    cut = ContextCut(dropped=(gone("r1"),), summaries=(summary("They met.", "r2", "r3"),))
     turn = desk.open("r4", user("four"), conversation="c", context=cut)
     book = restored(redacted(desk, "r1", "r3"))
     assert body(book, book.turn("r4")) == body(desk.book, turn)
@@ -368,7 +401,8 @@ def cut_of(book: Book, messages: tuple[SystemMessage | UserMessage, ...], built:
     """What a plan built, as a fact."""
     known = book.conversation("c")
     past = book.past("c", None if known is None else known.head, messages)
-    dropped = tuple(origin for start, end in built.dropped for origin in past.origins(start, end))
+    rows = [past.origins(start, end) for start, end in built.dropped]
+    dropped = tuple(DroppedTurns(first=row[0], last=row[-1], count=len(row)) for row in rows)
     summaries = tuple(
         TurnSummary(origins=past.origins(one.start, one.end), text=one.text, ref=one.ref) for one in built.summaries
     )

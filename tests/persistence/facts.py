@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agentloop.exchange import (
     ContextCut,
     ConversationBranched,
+    DroppedTurns,
     ExchangeRef,
     Fact,
     OriginOpened,
@@ -104,7 +105,7 @@ GOLDEN: Final[dict[str, Fact]] = {
         agent="reader",
         at_ms=1_700_000_000_000,
         context=ContextCut(
-            dropped=("origin-0", "origin-3"),
+            dropped=(DroppedTurns(first="origin-0", last="origin-3", count=3),),
             summaries=(
                 TurnSummary(origins=("origin-1", "origin-2"), text="They met.", ref="run-of-a-call"),
                 TurnSummary(origins=("origin-4",), text="A host's own words."),
@@ -293,7 +294,8 @@ def _cuts(draw: st.DrawFn) -> ContextCut:
         text=st.text(min_size=1, max_size=20),
         ref=st.none() | st.text(min_size=1, max_size=8),
     )
-    return ContextCut(dropped=tuple(origins[:cut]), summaries=(draw(summary),) if origins[cut:] else ())
+    dropped = tuple(DroppedTurns(first=origin, last=origin, count=1) for origin in origins[:cut])
+    return ContextCut(dropped=dropped, summaries=(draw(summary),) if origins[cut:] else ())
 
 
 facts: st.SearchStrategy[Fact] = st.one_of(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import groupby
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from agentloop.errors import ConflictError
-from agentloop.exchange import Book, ContextCut, ReceiptMint, RunRedacted, TurnSummary, branch
+from agentloop.errors import ConflictError, PersistenceError
+from agentloop.exchange import Book, CallBasis, ContextCut, ReceiptMint, RunRedacted, TurnSummary, branch
 from agentloop.messages import Text, UserMessage
 from agentloop.persistence import Backend, ConversationStore, MemoryBackend, read_snapshot, write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
@@ -54,6 +55,17 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         await medium.append(list(facts))
     yield store, medium
     await store.close()
+
+
+def opened_call(run: str, parent: str, *origins: str) -> Desk:
+    """A model call of a runner that was given turns to read, and is stored alone."""
+    desk = Desk()
+    basis = CallBasis(parent=parent, stage_id="summary", transport="t", route="text", origins=origins)
+    turn = desk.open(run, UserMessage(content=f"{SECRET} again"), call=basis)
+    desk.take(turn, reply())
+    desk.close(turn)
+    desk.facts[0] = msgspec.structs.replace(desk.facts[0], agent="summary")  # the stage, as a runner stores it
+    return desk
 
 
 async def redact(store: ConversationStore, run: str) -> None:
@@ -126,3 +138,51 @@ async def test_what_a_run_is_asked_with_is_read_from_the_medium(store: tuple[Con
     for run in ("r3", "r4"):
         turn = await host.turn(run)
         assert (turn.history, turn.request_size) == (known.turn(run).history, known.turn(run).request_size)
+
+
+async def test_a_call_that_was_given_a_run_to_read_is_redacted_before_it(
+    store: tuple[ConversationStore, Backend],
+) -> None:
+    """Also where nothing came of it."""
+    made, medium = store
+    await hold(made, medium, opened_call("reading", "a start", "origin of r2", "origin of r3"))
+    for run in ("r2", "r3"):
+        with pytest.raises(ConflictError, match="'reading'"):
+            await redact(made, run)
+    await redact(made, "reading")
+    await redact(made, "r2")
+
+
+async def test_what_was_made_of_a_conversation_is_forgotten_with_it(store: tuple[ConversationStore, Backend]) -> None:
+    made, medium = store
+    await hold(made, medium, opened_call("reading", "a start", "origin of r4"))
+    await hold(made, medium, opened_call("made", "r4", "origin of r1"))
+    await hold(made, medium, opened_call("other", "a start", "origin of r1"))
+    await made.forget(["a branch", "r4"])
+    assert {row.run_id for row in await medium.runs()} == {"r1", "r2", "r3", "a call", "other"}
+    await made.forget(["r1", "r2", "r3"])
+    assert {row.run_id for row in await medium.runs()} == {"a call"}
+
+
+async def test_the_book_is_read_as_the_medium_has_it(store: tuple[ConversationStore, Backend]) -> None:
+    made, medium = store
+
+    def runs(name: str) -> Callable[[Book], list[str] | None]:
+        return lambda book: None if (known := book.conversation(name)) is None else list(known.runs)
+
+    assert await made.look("c", runs("c")) == ["r1", "r2", "r3"]
+    assert await made.look("d", runs("d")) == ["a branch", "r4"]
+    assert await made.look("nobody", runs("nobody")) is None
+    if medium.durable:
+        await medium.forget(["a branch", "r4"])
+        assert await made.look("d", runs("d")) is None
+    await made.close()
+    with pytest.raises(PersistenceError, match="closed"):
+        await made.look("c", runs("c"))
+
+
+async def hold(store: ConversationStore, medium: Backend, desk: Desk) -> None:
+    """Put a run on the medium; a store in memory has it in its book too."""
+    await medium.append(desk.facts)
+    if not medium.durable:
+        store.book.install(desk.facts)

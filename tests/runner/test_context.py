@@ -148,6 +148,63 @@ def test_a_plan_builds_from_its_own_messages() -> None:
     assert ContextPlan(max_chars=0).build() == BuiltContext(messages=(), max_chars=0, source_messages=0)
 
 
+def test_what_is_over_the_budget_is_brought_down_further_where_the_plan_says_so() -> None:
+    for max_chars in (124, 200):
+        assert built(ContextPlan(max_chars=max_chars, down_to=0)).messages is TALK
+    assert built(ContextPlan(max_chars=123, down_to=60)).dropped == ((1, 4),)
+    assert built(ContextPlan(max_chars=123, down_to=59)).dropped == ((1, 6),)
+    assert built(ContextPlan(max_chars=60, down_to=20)).dropped == ((1, 9),)
+
+
+def test_where_it_cannot_be_brought_so_far_down_all_goes_that_may() -> None:
+    """It is no limit; the budget is one."""
+    assert built(ContextPlan(max_chars=123, down_to=19)).dropped == ((1, 9),)
+    assert built(ContextPlan(max_chars=123, down_to=0, keep_last=3)).dropped == ((1, 4),)
+    with pytest.raises(LimitExceeded, match="max_context_chars: allowed 19, got at least 20"):
+        ContextPlan(max_chars=19, down_to=0).build(TALK)
+
+
+def test_summaries_are_asked_for_as_far_down() -> None:
+    plan = msgspec.structs.replace(SUMMARISE, max_chars=123, down_to=50 + HEADED)
+    assert needed(plan).end == 6
+    assert needed(msgspec.structs.replace(plan, down_to=0)).end == 9
+    known = SummaryOf(start=1, end=4, text="x" * 10)
+    assert built(plan, TALK, known).summaries == (known,)
+
+
+def test_what_was_left_out_stays_out_until_the_budget_is_reached_again() -> None:
+    """So requests keep the same beginning, and a provider's prompt cache holds."""
+    plan = ContextPlan(max_chars=90, down_to=45)
+    first = built(plan)
+    assert first.dropped == ((1, 6),)
+    more = (*TALK, answer("D" * 10), user("e" * 30))
+    again = plan.build(more, dropped=first.dropped)
+    assert type(again) is BuiltContext
+    assert (again.dropped, messages_chars(again.messages)) == (((1, 6),), 80)
+    assert again.messages[: len(first.messages)] == first.messages
+    more = (*more, answer("E" * 10), user("f"))
+    anew = plan.build(more, dropped=again.dropped)
+    assert type(anew) is BuiltContext
+    assert (anew.dropped, messages_chars(anew.messages)) == (((1, 13),), 11)
+    assert built(plan, TALK[:4]).dropped == ()
+
+
+def test_what_was_left_out_and_is_kept_now_is_there_again() -> None:
+    plan = ContextPlan(max_chars=110, keep_last=3)
+    made = plan.build(TALK, dropped=((1, 6),))
+    assert type(made) is BuiltContext
+    assert made.dropped == ((1, 4),)
+    for start, end in ((0, 4), (1, 5), (2, 4), (1, 11)):
+        with pytest.raises(InputError, match=f"dropped: expected ranges of whole turns, got {start} to {end}"):
+            plan.build(TALK, dropped=[(start, end)])
+    for wrong in ("ab", ((1,),), ([1, 4],)):
+        with pytest.raises(InputError, match=re.escape("dropped: expected a tuple of (start, end)")):
+            plan.build(TALK, dropped=wrong)  # type: ignore[arg-type]
+    for pair in ((4, 1), (-1, 4), (1, 4.0)):
+        with pytest.raises(InputError, match=r"dropped\.(start|end): expected an integer"):
+            plan.build(TALK, dropped=[pair])  # type: ignore[list-item]
+
+
 # -- summarising
 
 HEADED = len(SUMMARY_HEADING) + 2
@@ -291,6 +348,10 @@ def test_a_plan_has_exactly_one_budget() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
+        ({"down_to": 2}, "ContextPlan.down_to: expected an integer from 0 to 1, got 2"),
+        ({"down_to": -1}, "ContextPlan.down_to: expected an integer from 0"),
+        ({"down_to": True}, "ContextPlan.down_to: expected an integer from 0"),
+        ({"down_to": math.inf, "max_chars": math.inf}, "ContextPlan.down_to: expected an integer from 0"),
         ({"keep_last": 0}, "ContextPlan.keep_last: expected an integer from 1"),
         ({"keep_last": True}, "ContextPlan.keep_last: expected an integer from 1"),
         ({"pinned": [1]}, "ContextPlan.pinned: expected a tuple"),
@@ -435,3 +496,38 @@ def test_building_what_was_built_changes_nothing(
     stays = must_stay(plan, said)
     kept = {id(message) for message in made.messages}
     assert all(id(said[place]) in kept for at, places in enumerate(turns(said)) if stays[at] for place in places)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plan=plans, said=talks, down_to=st.integers(0, 200), more=talks)
+def test_a_lower_mark_is_reached_where_it_can_be_and_the_beginning_stays(
+    plan: ContextPlan, said: tuple[Message, ...], down_to: int, more: tuple[Message, ...]
+) -> None:
+    """It refuses what the same plan without it refuses, and nothing else."""
+    plan = msgspec.structs.replace(plan, pinned=())
+    low = msgspec.structs.replace(plan, down_to=min(down_to, plan.max_chars))  # type: ignore[type-var]
+    try:
+        just = built(plan, said)
+    except LimitExceeded:
+        with pytest.raises(LimitExceeded):
+            low.build(said)
+        return
+    made = built(low, said)
+    assert made == built(low, said)
+    assert bool(made.dropped) == bool(just.dropped)
+    loose = [at for at, stays in enumerate(must_stay(plan, said)) if not stays]
+    if made.dropped and messages_chars(made.messages) > low.down_to:  # type: ignore[operator]
+        assert list(made.messages) == kept_after(said, loose)
+    if not made.dropped:
+        return
+    longer = (*said, *more)
+    again = low.build(longer, dropped=made.dropped) if fits(low, longer, made) else None
+    if type(again) is BuiltContext and again.dropped:
+        assert again.messages[: len(made.messages)] == made.messages
+        assert again.dropped == made.dropped
+
+
+def fits(plan: ContextPlan, longer: Sequence[Message], before: BuiltContext) -> bool:
+    """Whether a longer talk fits with what was left out of the shorter one."""
+    added = longer[before.source_messages :]
+    return messages_chars([*before.messages, *added]) <= plan.max_chars  # type: ignore[operator]

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ...messages import Usage
 from .views import AttemptView, CallView, MessageView, RunView, StoreView
-from .words import answered, asked_by, clean, clock, counted, duration, place, run_title, size, tokens
+from .words import answered, asked_by, clean, clock, counted, cut, duration, place, run_title, size, tokens
 
 __all__ = ["page"]
 
@@ -162,6 +162,8 @@ def _run(number: int, run: RunView) -> Iterator[str]:
         yield f"<li>asked by <bdi>{_text(asked_by(run))}</bdi></li>\n"
     if run.continues is not None:
         yield f"<li>continues <code>{_text(run.continues)}</code></li>\n"
+    if (missing := cut(run)) is not None:
+        yield f"<li>asked <bdi>{_text(missing)}</bdi></li>\n"
     yield "</ul>\n"
     if run.checkpoint is not None:
         point, evidence = map(_text, place(run.checkpoint))

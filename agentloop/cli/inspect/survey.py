@@ -92,6 +92,10 @@ def _take(view: RunView, fact: Fact) -> None:
             view.call = fact.call
             view.messages = [_message(message) for message in fact.messages]
             view.tools = [spec.name for spec in fact.tools]
+            if fact.context is not None:
+                cut = fact.context
+                view.left_out, view.summarised = sum(one.count for one in cut.dropped), len(cut.summarised)
+                view.summaries = [one.ref for one in cut.summaries]
         case SendStarted():
             view.model_calls += 1
             view.attempts.append(

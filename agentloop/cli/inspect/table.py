@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from .views import AttemptView, CallView, RunView, StoreView
-from .words import answered, asked_by, clean, clock, counted, duration, made_by, place, size, tokens
+from .words import answered, asked_by, clean, clock, counted, cut, duration, made_by, place, size, tokens
 
 __all__ = ["Style", "store_lines", "timeline_lines"]
 
@@ -139,6 +139,7 @@ def _facts(run: RunView, style: Style) -> Iterator[str]:
         ("made for", run.call and run.call.parent),
         ("continues", run.continues),
         ("branch of", run.source),
+        ("asked", cut(run)),
         ("opened", f"{clock(run.opened_at_ms)} UTC"),
         ("took", duration(run.duration_ms)),
         ("calls", f"{counted(run.model_calls, 'model call')}, {counted(run.tool_calls, 'tool execution')}"),

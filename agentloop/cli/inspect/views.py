@@ -128,6 +128,8 @@ class RunView(View):
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
         model_calls, tool_calls: how many were started. bytes: of all its records, in the form of today.
         author: who redacted it.
+        left_out, summarised: earlier turns that its requests do not hold, and those that summaries
+            stand for. summaries: the calls that made these, oldest first; None where a host wrote one.
     """
 
     run_id: str
@@ -147,6 +149,9 @@ class RunView(View):
     continues: str | None = None
     source: str | None = None
     author: str | None = None
+    left_out: int = 0
+    summarised: int = 0
+    summaries: list[str | None] = []
     unsettled: int = 0
     model_calls: int = 0
     tool_calls: int = 0

@@ -15,6 +15,7 @@ __all__ = [
     "clean",
     "clock",
     "counted",
+    "cut",
     "duration",
     "made_by",
     "place",
@@ -78,6 +79,15 @@ def tokens(usage: Usage | None) -> str:
 def counted(count: int, one: str, many: str | None = None) -> str:
     """ "1 run", "2 runs"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def cut(run: RunView) -> str | None:
+    """What of its conversation a run is not asked with, and which calls made its summaries; None where it has all."""
+    told = [f"without {counted(run.left_out, 'turn')}"] if run.left_out else []
+    if run.summaries:
+        refs = ", ".join(ref or "the host" for ref in run.summaries)
+        told.append(f"with {counted(len(run.summaries), 'summary', 'summaries')} of {run.summarised} ({refs})")
+    return ", ".join(told) or None
 
 
 def run_title(run: RunView) -> str:
