@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, get_args, overload
 
 from .errors import InputError
 from .exchange import OriginOpened
-from .limits import LoopLimits
+from .limits import LoopLimits, check_name
 from .messages import ModelOptions, ModelRequest, SystemMessage, UserMessage, require_model_request
 from .runner import Asking, ContextPlan, Route, Structured, asked_by_route, asked_plainly, has_begun
 from .tools import Tool, ToolSet
@@ -126,9 +126,7 @@ class Agent(Generic[T_co]):
         limits: LoopLimits | None = None,
         context: ContextPlan | None = None,
     ) -> None:
-        if type(name) is not str or not 1 <= len(name) <= 128:
-            got = f"{len(name)} characters" if type(name) is str else type(name).__name__
-            raise InputError(f"Agent.name: expected a string of 1 to 128 characters, got {got}")
+        check_name("Agent.name", name)
         if type(instructions) is not str:
             raise InputError(f"Agent.instructions: expected str, got {type(instructions).__name__}")
         options = ModelOptions() if options is None else options

@@ -7,7 +7,7 @@ and digests of what is longer. No text of either side is in an error.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .admission import digest_bytes
 from .agent import Agent
@@ -17,7 +17,9 @@ from .messages import Message, SystemMessage, UserMessage
 from .runner import Asking, has_begun
 from .tools import ToolSet
 
-__all__ = ["check_agent", "check_input", "read_by", "require_agent"]
+__all__ = ["check_agent", "check_input", "check_same", "read_by", "require_agent"]
+
+T = TypeVar("T")
 
 _DOMAIN: Final = "agentloop/basis/v1"
 
@@ -71,6 +73,18 @@ def read_by(agent: Agent[Any], turn: Turn) -> Asking[Any] | None:
     if begun is None:
         raise _refusal("input_changed", turn, _output(turn.opened), f"output {agent.output.output.name!r}")
     return begun
+
+
+def check_same(agent: Agent[T], asking: Asking[T], turn: Turn) -> Asking[T]:
+    """What a run is taken up with: ``asking``, or of one that has ended what makes its value.
+
+    Raises:
+        RestoreError: as `check_agent`, or of a run that has ended as `read_by`.
+    """
+    if turn.closed is None:
+        check_agent(agent, asking, turn)
+        return asking
+    return read_by(agent, turn) or asking
 
 
 def check_input(messages: Iterable[SystemMessage | UserMessage], turn: Turn) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from .errors import InputError, LostError
 from .exchange import ExchangeRef
+from .limits import check_name
 from .messages import Message
 from .persistence import ConversationRow, ConversationStore
 from .runs import Runs
-from .windows import check_name, check_ref
+from .windows import check_ref
 
 __all__ = ["Conversations"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Literal
 
@@ -59,6 +61,15 @@ class Life:
     def unmark(self, mark: Token[tuple[object, ...]]) -> None:
         """Take back a mark, in the context where it was made."""
         _INSIDE.reset(mark)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """A block in which all that begins is marked."""
+        mark = self.mark()
+        try:
+            yield
+        finally:
+            self.unmark(mark)
 
     @property
     def led_here(self) -> bool:

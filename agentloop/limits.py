@@ -61,6 +61,7 @@ __all__ = [
     "WAIT_SECONDS",
     "check_chars",
     "check_count",
+    "check_name",
     "check_seconds",
     "number_or_type",
 ]
@@ -69,6 +70,7 @@ SAFE_INTEGER: Final = 2**53 - 1
 """Largest integer that every JSON reader keeps; counts are 0 to this."""
 
 _SECONDS_CEILING: Final = SAFE_INTEGER // 1000
+_NAME_CHARS: Final = 128
 _SHOWN_BITS: Final = 128  # of a longer integer only the length is shown
 
 # loop
@@ -159,6 +161,20 @@ def check_chars(name: str, value: object) -> None:
     if type(value) is not int or not 0 <= value <= SAFE_INTEGER:
         got = number_or_type(value)
         raise InputError(f"{name}: expected an integer from 0 to {SAFE_INTEGER}, or math.inf, got {got}")
+
+
+def check_name(name: str, value: object) -> None:
+    """Refuse anything but a ``str`` of 1 to 128 characters that UTF-8 can encode, since names stand in records.
+
+    Raises:
+        InputError: says the name, the range and what came.
+    """
+    if type(value) is not str:
+        raise InputError(f"{name}: expected a string of 1 to 128 characters, got {type(value).__name__}")
+    if not 1 <= len(value) <= _NAME_CHARS:
+        raise InputError(f"{name}: expected a string of 1 to 128 characters, got {len(value)} characters")
+    if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+        raise InputError(f"{name}: expected text that UTF-8 can encode, got a lone surrogate")
 
 
 def check_seconds(name: str, value: object, *, low: float = 0.0) -> None:

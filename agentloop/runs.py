@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from .agent import Agent
-from .basis import check_agent, check_input, read_by
+from .basis import check_input, check_same
 from .contexts import Begun, Contexts
 from .eager import Eager
 from .effects import Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
@@ -74,7 +74,9 @@ class Runs:
         self._sleep, self._random = sleep, random
         self.live: dict[str, LiveRun] = {}
         self.sends = Sends(self._send_ended)
-        self.host = Host(store, mint, new_id=new_id, clock=clock, now_ms=now_ms, sleep=sleep, random=random)
+        self.host = Host(
+            store, mint, new_id=new_id, clock=clock, now_ms=now_ms, sleep=sleep, random=random, inside=life.inside
+        )
         self.contexts = Contexts(
             life, store, self.host, provider=provider, resend=resend, end_left=lambda ref: self.end_left(ref, None)
         )
@@ -196,14 +198,14 @@ class Runs:
             if messages is not None:
                 check_input(messages, await self._store.turn(ref))
             wait = options.get("wait", WAIT_SECONDS)
+            known = self.live.get(ref)
+            if known is not None and known.agent is not agent:
+                check_same(agent, asking, await self._store.turn(ref))
             live = self._join(ref, kept=True, wait=wait)
             if live is None:
                 turn = await self._own(ref)
                 try:
-                    if turn.closed is None:
-                        check_agent(agent, asking, turn)
-                    else:
-                        asking = read_by(agent, turn) or asking
+                    asking = check_same(agent, asking, turn)
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
                     begun = await self._again(agent, turn)

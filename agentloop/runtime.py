@@ -23,7 +23,7 @@ from .errors import InputError, LostError
 from .events import TextPreview
 from .exchange import Book, BookLimits, Checkpoint, ReceiptMint, checkpoint_of
 from .life import Life
-from .limits import LEASE_SECONDS, SETTLE_SECONDS, check_seconds
+from .limits import LEASE_SECONDS, SETTLE_SECONDS, check_name, check_seconds
 from .persistence import Backend, ConversationStore, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
@@ -32,7 +32,7 @@ from .runs import Runs
 from .sinks import Follower, Observer, require_observer, wall_ms
 from .tools import ToolSet
 from .unfinished import UnfinishedRuns
-from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_name, check_options, check_ref, sequence_of
+from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_options, check_ref, sequence_of
 
 __all__ = ["Runtime"]
 
@@ -152,11 +152,12 @@ class Runtime(Conversations, UnfinishedRuns):
         once in an observer or in a task that a run has begun: those are among what ends.
 
         Raises:
-            InputError: called by a run of this runtime, whose end it would have to wait for, or in
-                another event loop.
+            InputError: called by a run or a model call of this runtime, whose end it would have to wait
+                for, or in another event loop.
         """
         self._life.require_loop()
-        if any(live.task is asyncio.current_task() for live in self._runs.live.values()):
+        here = asyncio.current_task()
+        if self._runs.host.led_here or any(live.task is here for live in self._runs.live.values()):
             raise InputError("Runtime.aclose: expected a caller outside its runs, got a tool or a sink of one")
         if self._closing is None:
             self._life.state = "closed"

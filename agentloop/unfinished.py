@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, Unpack
 
 from .agent import Agent
-from .basis import require_agent
+from .basis import read_by, require_agent
 from .errors import InputError
 from .exchange import Book, Fact, SlotState, Turn
 from .life import Life
-from .limits import FEEDBACK_BYTES, check_count
+from .limits import FEEDBACK_BYTES, check_count, check_name
 from .messages import ToolFeedback, ToolResult, require_tool_result
 from .persistence import ConversationStore, RunRow
 from .providers import Provider
-from .results import RunResult
+from .results import RunResult, result_of
 from .runs import Runs
 from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
-from .windows import RunInput, RunOptions, admitted, check_name, check_options, check_ref
+from .windows import RunInput, RunOptions, admitted, check_options, check_ref
 
 __all__ = ["UnfinishedRuns"]
 
@@ -99,7 +99,11 @@ class UnfinishedRuns:
         asking = agent.prepare(self._provider.dialect)
         messages = None if input is None else admitted(asking, input)
         live = await self._runs.attend(lambda: self._runs.take_up(agent, asking, ref, options, messages))
-        return await live.wait_bound()
+        result = await live.wait_bound()
+        if agent is live.agent:
+            return result
+        turn = await self._store.turn(ref)  # another agent of the same kind drove it here
+        return result_of(turn, read_by(agent, turn))
 
     async def settle_call(
         self,

@@ -13,7 +13,7 @@ from .effects import Patience, Sends
 from .errors import InputError, ModelPending, RunCancelled
 from .events import event_id, event_sequence
 from .exchange import canonical_bytes
-from .limits import JSON_BYTES, check_seconds
+from .limits import JSON_BYTES, check_name, check_seconds
 from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
 from .results import RunResult
 from .runner import Asking
@@ -25,7 +25,6 @@ __all__ = [
     "RunInput",
     "RunOptions",
     "admitted",
-    "check_name",
     "check_options",
     "check_ref",
     "input_digest",
@@ -297,15 +296,6 @@ def check_options(options: RunOptions) -> None:
             raise InputError(f"{name}: expected a bool, got {type(flag).__name__}")
     if options.get("wait") is not None:
         check_seconds("wait", options["wait"])
-
-
-def check_name(field: str, value: Any) -> None:
-    if type(value) is not str:
-        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {type(value).__name__}")
-    if not 1 <= len(value) <= 128:
-        raise InputError(f"{field}: expected a string of 1 to 128 characters, got {len(value)} characters")
-    if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-        raise InputError(f"{field}: expected text that UTF-8 can encode, got a lone surrogate")
 
 
 def check_ref(ref: Any) -> None:

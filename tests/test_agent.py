@@ -89,6 +89,7 @@ def test_nothing_of_an_agent_can_be_changed(field: str) -> None:
         ({"name": ""}, "Agent.name: expected a string of 1 to 128 characters, got 0 characters"),
         ({"name": "x" * 129}, "Agent.name: expected a string of 1 to 128 characters, got 129 characters"),
         ({"name": 7}, "Agent.name: expected a string of 1 to 128 characters, got int"),
+        ({"name": "\ud800"}, "Agent.name: expected text that UTF-8 can encode, got a lone surrogate"),
         ({"instructions": None}, "Agent.instructions: expected str, got NoneType"),
         ({"instructions": "\ud800"}, "surrogate"),
         ({"options": {}}, "Agent.options: expected ModelOptions, got dict"),

@@ -133,6 +133,22 @@ def test_a_number_that_no_clock_or_counter_takes_is_refused_and_shown_shortly(wr
             ModelOptions(temperature=wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        (None, "a string of 1 to 128 characters, got NoneType"),
+        (b"a", "a string of 1 to 128 characters, got bytes"),
+        ("", "a string of 1 to 128 characters, got 0 characters"),
+        ("x" * 129, "a string of 1 to 128 characters, got 129 characters"),
+        ("a\udfff", "text that UTF-8 can encode, got a lone surrogate"),
+    ],
+)
+def test_a_name_that_a_record_cannot_hold_is_refused(name: object, got: str) -> None:
+    with pytest.raises(InputError, match=rf"^n: expected {got}$"):
+        limits.check_name("n", name)
+    limits.check_name("n", "é" * 128)
+
+
 def test_bytes_characters_and_tokens_are_different_limits() -> None:
     """We do not claim that any of them bounds memory, tokens or the next request (R111)."""
     assert "never converted" in (limits.__doc__ or "")

@@ -415,6 +415,23 @@ async def check_resumed(runtime: al.Runtime, begun: al.Agent[Ticket], *, good: b
     assert good or result.reason == reason
 
 
+class Other(msgspec.Struct):
+    name: str
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_run_that_ended_here_is_not_resumed_with_another_output(tmp_path: Path, route: str) -> None:
+    """(R138)"""
+    async with al.Runtime(scripted(route, answer(route)), store=tmp_path / "store.db") as runtime:
+        first = await runtime.run(agent(), "hi", run_id="r")
+        with pytest.raises(al.RestoreError) as caught:
+            await runtime.resume("r", agent(output=Other))
+        assert caught.value.code == "input_changed"
+        with pytest.raises(al.RestoreError, match="agent_changed"):
+            await runtime.resume("r", agent(name="other"))
+        assert first.value == TICKET
+
+
 @pytest.mark.parametrize("route", ROUTES)
 async def test_a_run_is_not_resumed_by_another_route_than_it_was_begun_with(tmp_path: Path, route: str) -> None:
     """(R138)"""

@@ -93,6 +93,110 @@ async def test_a_call_is_a_run_of_its_own_with_its_facts(ground: Ground) -> None
     assert (refused[-1].outcome, refused[-1].reason) == ("failed", caught.value.code)
 
 
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_name_that_no_record_can_hold_stops_no_store(tmp_path: Path, durable: bool) -> None:
+    """One caller's bad word may not end the work of all others on the same medium."""
+    provider = ScriptedProvider([reply("hi")])
+    async with al.Runtime(provider, store=tmp_path / "store.db" if durable else None) as runtime:
+        runner = runtime.runner(transports=(TICKET,))
+        with pytest.raises(InputError, match="stage_id: expected text that UTF-8 can encode"):
+            await runner.invoke("go", stage_id="half \ud83d")
+        with pytest.raises(InputError, match="span_id: expected text that UTF-8 can encode"):
+            runner.child("half \ud83d")
+        assert (runner.total_call_count, provider.requests) == (0, [])
+        assert (await runner.invoke("go")).value == "hi"
+        assert await runtime.unfinished() == []
+
+
+async def test_a_task_that_a_sink_of_a_call_began_may_close_the_runtime_and_is_cut_off() -> None:
+    """(R143)"""
+
+    class Closing:
+        async def emit(self, event: al.OutputEvent) -> None:
+            if isinstance(event, al.TextPreview):
+                await asyncio.create_task(runtime.aclose())
+
+    runtime = al.Runtime(ScriptedProvider([reply("hi")]))
+    async with runtime:
+        with pytest.raises(al.RunCancelled):
+            await runtime.runner(sink=Closing()).invoke("go")
+        await runtime.aclose()
+        with pytest.raises(InputError, match="got one that is closed"):
+            runtime.runner()
+
+
+class Denied(al.AgentLoopError):
+    code = 403  # type: ignore[assignment]  # as a host may write that checks no types
+
+
+class Picky:
+    """A transport of a host's own that takes nothing."""
+
+    id = "picky"
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def prepare(self, stage: al.Stage) -> al.Interaction[str]:
+        return al.Interaction(create_response=lambda: self, route="picky")
+
+    output_chars = 0
+
+    def push(self, fragment: al.Fragment) -> None:
+        if self._at == "push":
+            raise Denied
+
+    def finish(self, reply: ModelReply) -> str:
+        raise Denied
+
+
+@pytest.mark.parametrize("at", ["push", "finish"])
+async def test_a_call_that_ended_with_any_error_can_be_read(tmp_path: Path, at: str) -> None:
+    """(R62)"""
+    picky = Picky(at)
+    async with al.Runtime(ScriptedProvider([reply("hi")]), store=tmp_path / "store.db") as runtime:
+        runner = runtime.runner(transports=(picky,))
+        with pytest.raises(Denied):
+            await runner.invoke("go", transport=picky)
+        assert runner.last_call is not None
+        ref, code = runner.last_call.ref, runner.last_call.code
+    assert (ref is not None, code) == (True, "Denied")
+    async with al.Runtime(ScriptedProvider([]), store=tmp_path / "store.db") as runtime:
+        status = await runtime.read(ref or "")
+        assert (status.state, status.reply is not None) == ("found", at == "finish")
+        assert isinstance(await runtime.checkpoint(ref or ""), al.CompletedPoint)
+
+
+@pytest.mark.parametrize(("status", "seconds"), [("429", "soon"), (429.5, True), (10**30, 10**400), (None, -1)])
+async def test_what_a_provider_says_of_an_answer_is_kept_if_a_record_can_hold_it(
+    tmp_path: Path, status: Any, seconds: Any
+) -> None:
+    refused = al.HTTPStatusError("no", status=status, retry_after=seconds)
+    async with al.Runtime(ScriptedProvider([refused]), store=tmp_path / "store.db") as runtime:
+        runner = runtime.runner()
+        with pytest.raises(al.HTTPStatusError):
+            await runner.invoke("go")
+        assert await runtime.unfinished() == []
+        ref = runner.last_call.ref if runner.last_call else None
+    async with al.Runtime(ScriptedProvider([]), store=tmp_path / "store.db") as runtime:
+        assert (await runtime.read(ref or "")).state == "found"
+
+
+async def test_a_sink_of_a_call_cannot_close_the_runtime_that_would_wait_for_it() -> None:
+    """(R143)"""
+
+    class Closing:
+        async def emit(self, event: al.OutputEvent) -> None:
+            if isinstance(event, al.TextPreview):
+                await runtime.aclose()
+
+    runtime = al.Runtime(ScriptedProvider([reply("hi"), reply("again")]))
+    async with runtime:
+        with pytest.raises(InputError, match="expected a caller outside its runs, got a tool or a sink of one"):
+            await runtime.runner(sink=Closing()).invoke("go")
+        assert (await runtime.runner().invoke("go")).value == "again"
+
+
 async def test_a_value_is_returned_once_it_is_stored(ground: Ground) -> None:
     """(R267)"""
     ref = ""

@@ -5,6 +5,7 @@ from .detached import Patience, PendingSend, Sends
 from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
+from .reasons import code_of, limit_of
 from .resend import Place, Resend, ResendPolicy, next_attempt
 from .rest import rest
 from .scope import Claim, Label, Scope, deliver_cancel, settle
@@ -31,11 +32,13 @@ __all__ = [
     "ToolOutcome",
     "ToolThreads",
     "answer_call",
+    "code_of",
     "deliver_cancel",
     "execute",
     "give_back",
     "has_room",
     "join",
+    "limit_of",
     "measure",
     "next_attempt",
     "recover_calls",

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..errors import BudgetError, InputError
-from ..limits import check_count
+from ..limits import check_count, number_or_type
 
 __all__ = ["Ledger", "Resource"]
 
@@ -120,7 +120,8 @@ class Ledger:
         Raises:
             InputError: as `check`; nothing was taken.
         """
-        check_count("Ledger.charge", amount, 0)
+        if type(amount) is not int or amount < 0:  # however large: it was used
+            raise InputError(f"Ledger.charge: expected an integer of 0 or more, got {number_or_type(amount)}")
         _known("charge", resource)
         node: Ledger | None = self
         while node is not None:

@@ -7,7 +7,6 @@ Nothing here repeats a send, and nothing of a failed one reaches a fact but that
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -16,11 +15,13 @@ from typing import Literal, Self
 from ..errors import AgentLoopError, HTTPStatusError, LimitExceeded, ModelPending, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
 from ..exchange import Entry, RequestRef, RunOutcome
+from ..limits import SAFE_INTEGER
 from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
 from .claims import Choose, claim_next
 from .collecting import Collecting
 from .detached import Patience, PendingSend, Preview, Sends
+from .reasons import code_of
 from .scope import Scope, deliver_cancel, settle
 
 __all__ = ["Rejected", "join", "measure", "send"]
@@ -370,7 +371,7 @@ class _Attempt:
         status: int | None = None
         retry_after: float | None = None
         if known and of_send and not self.opened:
-            processed = error.may_have_been_processed  # type: ignore[attr-defined]
+            processed = bool(error.may_have_been_processed)  # type: ignore[attr-defined]
             status, retry_after = _answered(error)
         if self.ended or scope.store.fault is not None or (self._paused(error) and processed):
             return  # a stopped store is settled by reloading it
@@ -397,13 +398,13 @@ class _Attempt:
 
     def _code(self, error: BaseException) -> str:
         if isinstance(error, AgentLoopError):
-            return error.code
+            return code_of(error)
         if self._paused(error):
             return "paused"
         if isinstance(error, Exception):
             return "delivery"
         reason = self._scope.reason()
-        return reason.code if isinstance(reason, AgentLoopError) else "cancelled"
+        return code_of(reason) if isinstance(reason, AgentLoopError) else "cancelled"
 
     # -- telling
 
@@ -465,17 +466,18 @@ def _end_of(reply: ModelReply, fault: Exception | None) -> tuple[RunOutcome, str
     """How the run of a reply that a value is made of ends."""
     if fault is None:
         return "completed", reply.termination.reason
-    return "failed", fault.code if isinstance(fault, AgentLoopError) else type(fault).__name__
+    return "failed", code_of(fault)
 
 
 def _answered(error: BaseException) -> tuple[int | None, float | None]:
     """What the server answered in place of a stream: the status, and the seconds it asked to wait."""
     if not isinstance(error, HTTPStatusError):
         return None, None
-    seconds = error.retry_after
-    if seconds is None or not 0 <= seconds < math.inf:  # of any provider, so not checked before
-        return error.status, None
-    return error.status, float(seconds)
+    status, seconds = error.status, error.retry_after  # of any provider, so not checked before
+    known = status if type(status) is int and 0 <= status <= SAFE_INTEGER else None
+    if type(seconds) not in (int, float) or not 0 <= seconds <= SAFE_INTEGER:  # type: ignore[operator]  # a number
+        return known, None
+    return known, float(seconds)  # type: ignore[arg-type]  # as above
 
 
 def _tell_rejected(scope: Scope, error: LimitExceeded) -> None:

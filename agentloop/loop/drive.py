@@ -13,8 +13,10 @@ from ..effects import (
     Resend,
     Scope,
     answer_call,
+    code_of,
     give_back,
     join,
+    limit_of,
     measure,
     recover_calls,
     rest,
@@ -216,7 +218,7 @@ async def _ask(scope: Scope, pending: PendingSend | None = None) -> Signal:
             raise
         return Signal.REFUSED
     except Rejected as rejected:
-        limit = rejected.error.limit
+        limit = limit_of(rejected.error)
         await close(scope, "limit_reached", _LIMIT_FIELDS.get(limit, limit))
         return Signal.CLOSED
     if scope.provider is not provider:  # the next request is another's, which may encode it otherwise
@@ -259,8 +261,7 @@ def _check_settled(scope: Scope) -> None:
 
 
 async def _abort(scope: Scope, outcome: RunOutcome, error: BaseException | None) -> None:
-    code = error.code if isinstance(error, AgentLoopError) else type(error).__name__
-    reason = "cancelled" if outcome == "cancelled" else code
+    reason = "cancelled" if outcome == "cancelled" or error is None else code_of(error)
     if scope.store.fault is not None or scope.turn.closed is not None:
         _tell_end(scope, outcome, reason)
         return

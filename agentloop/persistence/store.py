@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from typing import Final, NamedTuple, TypeVar
 
 from ..errors import (
+    AdmissionError,
     AgentLoopError,
     ConflictError,
     LimitExceeded,
@@ -366,7 +367,7 @@ class Store:
         """Await one write; stop writing when it does not end well, since what it did is unknown."""
         try:
             await write()
-        except (ConflictError, RestoreError):
+        except (AdmissionError, ConflictError, RestoreError):
             raise  # refused whole: nothing was written
         except BaseException as error:
             self.fault = f"{what} ended with {type(error).__name__}"

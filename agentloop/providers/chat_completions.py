@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 
 import aiohttp
 
+from ..admission import is_unicode
 from ..errors import (
     InputError,
     LimitExceeded,
@@ -110,8 +111,8 @@ class ChatCompletions:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         base = read_base_url(base_url)
-        if type(model) is not str or not model:
-            raise InputError("ChatCompletions.model: expected a non-empty string")
+        if type(model) is not str or not model or not is_unicode(model):
+            raise InputError("ChatCompletions.model: expected a non-empty string that UTF-8 can encode")
         if max_in_flight is not None:
             check_count("ChatCompletions.max_in_flight", max_in_flight, 1)
         check_count("ChatCompletions.max_request_bytes", max_request_bytes, 1)

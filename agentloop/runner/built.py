@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,7 +19,10 @@ __all__ = [
     "check_messages",
     "check_ranges",
     "check_summaries",
+    "listed",
 ]
+
+T = TypeVar("T")
 
 _SUMMARY_CHARS: Final = 2_000
 _SUMMARY_INSTRUCTION: Final = (
@@ -151,6 +155,13 @@ def check_summaries(name: str, summaries: Any) -> tuple[SummaryOf, ...]:
     if type(summaries) is not tuple or any(type(one) is not SummaryOf for one in summaries):
         raise InputError(f"{name}: expected SummaryOf values only")
     return summaries
+
+
+def listed(name: str, given: Iterable[T]) -> tuple[T, ...]:
+    """What is in a list, as it is now; anything that is no list is refused by name."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"{name}: expected a list, got {type(given).__name__}")
+    return tuple(given)
 
 
 def _check_range(name: str, start: object, end: object, length: int | None = None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from ..effects import Bound, Label, Ledger, Rejected, Scope, Signal, next_attempt, rest, send
+from ..effects import Bound, Label, Ledger, Rejected, Scope, Signal, code_of, limit_of, next_attempt, rest, send
 from ..errors import AgentLoopError, BudgetError, LimitExceeded, ProviderError, StreamRefused
 from ..events import ModelCallRecord, RequestRejected
 from ..exchange import CallBasis, Turn
@@ -102,8 +102,9 @@ class Calls:
     async def _bounded(
         self, context: BuiltContext, prepared: Prepared[T], began: float, purpose: Purpose | None
     ) -> ModelResult[T]:
-        async with Bound(self._signal, self._per_call.timeout) as bound:
-            return await self._call(bound, prepared.messages(context.messages), prepared, began, purpose)
+        with self._host.inside():
+            async with Bound(self._signal, self._per_call.timeout) as bound:
+                return await self._call(bound, prepared.messages(context.messages), prepared, began, purpose)
 
     def _preflight(self, prepared: Prepared[Any], context: BuiltContext) -> None:
         try:
@@ -147,7 +148,7 @@ class Calls:
             bound.check()  # of a cancel that came while it was opened
             collection = await self._attempts(self._scope(bound, turn, prepared), bound, prepared, began)
         except Rejected as rejected:
-            await host.end(turn, "limit_reached", rejected.error.limit, rejected.error)
+            await host.end(turn, "limit_reached", limit_of(rejected.error), rejected.error)
             raise rejected.error from None
         except BaseException as error:
             await host.end(turn, *_ending(error, bound.reason), error)
@@ -218,7 +219,7 @@ class Calls:
 def _ending(error: BaseException, reason: BaseException | None) -> tuple[Any, str]:
     """Outcome and reason of a call that brought no value; ``reason`` is why it was cancelled, if not by its caller."""
     if isinstance(error, BudgetError):
-        return "limit_reached", error.limit
+        return "limit_reached", limit_of(error)
     if not isinstance(error, Exception):
-        return "cancelled", reason.code if isinstance(reason, AgentLoopError) else "cancelled"
-    return "failed", error.code if isinstance(error, AgentLoopError) else type(error).__name__
+        return "cancelled", code_of(reason) if isinstance(reason, AgentLoopError) else "cancelled"
+    return "failed", code_of(error)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from ..errors import BudgetError, OutputRefused
+from ..errors import BudgetError, InputError, OutputRefused
 from ..limits import SAFE_INTEGER, number_or_type
 from ..messages import ModelReply
 from ..wire.deltas import CallDelta, TextDelta
@@ -60,12 +61,19 @@ class Collection(Generic[T]):
 
         Raises:
             Exception: what the transport raised; OutputRefused, BudgetError: as `take`.
+            InputError: what it made is no collector.
         """
         try:
             collector = self._collector = self._create()
         except OutputRefused as error:
             self._name(error)
             raise
+        for name in ("push", "finish"):
+            method = getattr(collector, name, None)
+            if not callable(method) or inspect.iscoroutinefunction(method):
+                got = "an async one" if callable(method) else "none"
+                rule = f"expected a collector with a method {name}, not async, got {got}"
+                raise InputError(f"transport {self._transport!r}: {rule}")
         self._count(collector)
 
     def take(self, delta: TextDelta | CallDelta) -> None:

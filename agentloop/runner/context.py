@@ -23,7 +23,16 @@ from ..errors import InputError, LimitExceeded
 from ..exchange import summary_message
 from ..limits import SAFE_INTEGER, check_chars, check_count
 from ..messages import Message, ModelExchange, SystemMessage, UserMessage, messages_chars
-from .built import BuiltContext, NeedsSummary, Summary, SummaryOf, check_messages, check_ranges, check_summaries
+from .built import (
+    BuiltContext,
+    NeedsSummary,
+    Summary,
+    SummaryOf,
+    check_messages,
+    check_ranges,
+    check_summaries,
+    listed,
+)
 
 __all__ = ["ContextPlan", "TokenCount"]
 
@@ -115,9 +124,9 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             InputError: tokens that nobody counts, a summary or a range that is not of whole turns, or a
                 summary that overlaps another one.
         """
-        said = self.messages if messages is None else tuple(messages)
+        said = self.messages if messages is None else listed("messages", messages)
         check_messages("messages", said)
-        known = check_summaries("summaries", tuple(summaries))
+        known = check_summaries("summaries", listed("summaries", summaries))
         return _Building(self, said, self._measure(count)).built(known, check_ranges("dropped", dropped))
 
     @property
@@ -133,6 +142,8 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return messages_chars
         if count is None:
             raise InputError("count: expected what counts tokens, for a plan with max_tokens")
+        if not callable(count):
+            raise InputError(f"count: expected a function that counts tokens, got {type(count).__name__}")
 
         def checked(messages: Sequence[Message]) -> int:
             tokens = count(messages)

@@ -14,6 +14,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from ..admission import digest
@@ -46,6 +47,7 @@ class Host:
         store: where they are kept. mint: makes the receipts of its book.
         observers: watch every event of every runner; told by a hub that the host makes and closes.
         new_id, clock, now_ms, sleep, random: as for `Runtime`.
+        inside: a block that a call goes on in; marks what begins there as begun by the runtime.
 
     Attributes:
         signal: reaches every runner; cancelled when the host closes.
@@ -63,15 +65,16 @@ class Host:
         sleep: Callable[[float], Awaitable[None]],
         random: Callable[[], float],
         observers: tuple[Observer, ...] = (),
+        inside: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.store, self.mint = store, mint
         self.new_id, self.clock, self.now_ms = new_id, clock, now_ms
-        self.sleep, self.random = sleep, random
+        self.sleep, self.random, self.inside = sleep, random, inside
         self.threads = ToolThreads(1)  # no model call runs a tool
         self.signal = Signal("of a runtime that closed", clock=clock)
         self.hub: ObserverHub | None = None
         self._observers, self._own_hub = observers, False
-        self._open: set[str] = set()
+        self._open: dict[str, asyncio.Task[Any] | None] = {}  # by what task
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended: deque[str] = deque()
@@ -137,7 +140,7 @@ class Host:
             conversation=None,
             fresh=fresh,
         )
-        self._open.add(ref)
+        self._open[ref] = asyncio.current_task()
         self._idle.clear()
         try:
             await self._whole(work)
@@ -149,6 +152,11 @@ class Host:
     def goes_on(self, ref: str) -> bool:
         """Whether a call of this host is under way as that run."""
         return ref in self._open
+
+    @property
+    def led_here(self) -> bool:
+        """Whether the present task makes a call, as a sink or a transport does: its end cannot be waited for here."""
+        return asyncio.current_task() in self._open.values()
 
     async def end(self, turn: Turn, outcome: RunOutcome, reason: str, error: BaseException) -> None:
         """Store the end of a call that brought no value; harmless where it has one.
@@ -196,7 +204,7 @@ class Host:
         await (settle(work) if self.store.waits else work)
 
     def _left(self, ref: str) -> None:
-        self._open.discard(ref)
+        self._open.pop(ref, None)
         if not self._open:
             self._idle.set()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
@@ -12,7 +12,7 @@ from ..effects import Signal
 from ..errors import ConflictError, HandleError, InputError
 from ..events import Journal, ModelCallTrace
 from ..exchange import SUMMARY_STAGE
-from ..limits import check_count, check_seconds
+from ..limits import check_count, check_name, check_seconds
 from ..messages import Message
 from ..providers import Provider
 from ..sinks import Diagnostics, Observer, Sink, require_observer
@@ -69,6 +69,8 @@ class ModelRunner:
     def __init__(
         self, provider: Provider, *, observers: Sequence[Observer] = (), **options: Unpack[RunnerOptions]
     ) -> None:
+        if not isinstance(observers, Iterable):
+            raise InputError(f"ModelRunner.observers: expected a list of observers, got {type(observers).__name__}")
         for at, observer in enumerate(observers):
             require_observer(f"ModelRunner.observers[{at}]", observer)
         self._set_up(Host.alone(tuple(observers)), provider, options)
@@ -183,8 +185,7 @@ class ModelRunner:
         Raises:
             InputError: a value that is not one of these, or a transport that cannot be used there.
         """
-        if type(stage_id) is not str or not 1 <= len(stage_id) <= 128:
-            raise InputError("stage_id: expected a string of 1 to 128 characters")
+        check_name("stage_id", stage_id)
         per_call, name = self._per_call, self._models.name(model_id)
         options = per_call.reserving(max_output_tokens)
         if per_call.sizes.tokens is not None and max_output_tokens is not None:

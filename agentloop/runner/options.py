@@ -19,6 +19,7 @@ from ..limits import (
     MAX_SCHEMA_CHARS,
     check_chars,
     check_count,
+    check_name,
     check_seconds,
 )
 from ..messages import ModelOptions
@@ -255,8 +256,7 @@ def registry(transports: Sequence[Transport[Any]]) -> dict[str, Transport[Any]]:
         if isinstance(transport, type) or not isinstance(transport, Transport):
             raise InputError(f"transports[{at}]: expected a transport, got {type(transport).__name__}")
         name = transport.id
-        if type(name) is not str or not 1 <= len(name) <= 128:
-            raise InputError(f"transports[{at}].id: expected a string of 1 to 128 characters")
+        check_name(f"transports[{at}].id", name)
         if name in known:
             raise InputError(f"transports[{at}].id: expected unique ids, got {name!r} twice")
         if name == PLAIN.id and type(transport) is not PlainText:
@@ -273,8 +273,9 @@ def _named(provider: Provider, models: Mapping[str, Provider]) -> dict[str, Prov
     if not isinstance(models, Mapping):
         raise InputError(f"ModelRunner.models: expected names with providers, got {type(models).__name__}")
     for name, other in models.items():
-        if type(name) is not str or not 1 <= len(name) <= 128 or name == "default":
-            raise InputError("ModelRunner.models: expected names of 1 to 128 characters other than 'default'")
+        check_name("ModelRunner.models: a name", name)
+        if name == "default":
+            raise InputError("ModelRunner.models: expected other names than 'default', which is the runner's own")
         if not isinstance(other, Provider):
             raise InputError(f"ModelRunner.models[{name!r}]: expected a Provider, got {type(other).__name__}")
     return {"default": provider, **models} if models else {}

@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ..admission import is_unicode
 from ..errors import BudgetError, InputError
-from ..limits import check_count
+from ..limits import check_count, check_name
 from ..messages import (
     FunctionSpec,
     Message,
@@ -160,8 +161,9 @@ def prepared_by(
         raise InputError(f"{where}: expected create_response to be callable")
     if interaction.instruction is not None and type(interaction.instruction) is not str:
         raise InputError(f"{where}: expected an instruction of type str or None")
-    if type(interaction.route) is not str or not 1 <= len(interaction.route) <= 128:
-        raise InputError(f"{where}: expected a route of 1 to 128 characters")
+    if interaction.instruction is not None and not is_unicode(interaction.instruction):
+        raise InputError(f"{where}: expected an instruction that UTF-8 can encode, got a lone surrogate")
+    check_name(f"{where}: route", interaction.route)
     if type(interaction.options) is not ModelOptions or interaction.options.max_output_tokens is not None:
         raise InputError(f"{where}: expected ModelOptions without max_output_tokens, which the call says")
     check_count(f"{where}: schema_chars", interaction.schema_chars, 0)

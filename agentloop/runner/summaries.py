@@ -16,7 +16,7 @@ import msgspec
 from ..errors import OutputRefused
 from ..exchange.cut import summary_message
 from ..messages import Message, ModelExchange, ModelRequest, UserMessage, messages_chars
-from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
+from .built import BuiltContext, NeedsSummary, Summary, SummaryOf, listed
 from .context import ContextPlan
 from .tokens import TokenBudget
 from .transports import PLAIN_TEXT
@@ -65,7 +65,7 @@ async def build_context(
     Raises:
         LimitExceeded, InputError: as `ContextPlan.build`. Exception: what ``ask`` raised.
     """
-    known = tuple(summaries)
+    known = listed("summaries", summaries)
     while True:
         built = plan.build(messages, summaries=known, dropped=dropped, count=counter_of(tokens))
         if type(built) is BuiltContext:

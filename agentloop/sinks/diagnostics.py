@@ -13,6 +13,7 @@ from typing import Self
 
 from ..errors import InputError
 from ..events import Event, Journal
+from ..limits import check_name
 from .emitter import Emitter, wall_ms
 from .observers import ObserverHub
 from .sink import Sink, require_sink
@@ -61,8 +62,8 @@ class Diagnostics:
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         for name, value in (("run_id", run_id), ("span_id", span_id)):
-            if value is not None and (type(value) is not str or not 1 <= len(value) <= 128):
-                raise InputError(f"Diagnostics.{name}: expected None or a string of 1 to 128 characters")
+            if value is not None:
+                check_name(f"Diagnostics.{name}", value)
         if output is not None:
             require_sink("Diagnostics.output", output)
         self.run_id = new_id() if run_id is None else run_id

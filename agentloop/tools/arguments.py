@@ -16,13 +16,16 @@ microsecond, an item of a set given twice), and a fault of the tool where its ow
 
 JSON has one number type, so ``3.0`` and ``3e0`` are the integer 3, and some providers write all
 integers so. Where an ``int`` is wanted such a number is taken if it has exactly that value: up to
-2**53, and not ``-0``, whose sign no integer keeps. No other type is ever taken for another.
+2**53, not ``-0``, whose sign no integer keeps, and not one that a float rounds to an integer. No other
+type is ever taken for another.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import msgspec
@@ -112,7 +115,7 @@ class Arguments:
             ArgumentsRefused, ToolDefinitionError: as `admit`.
         """
         value = _parsed(text) if text else {}
-        return self._checked({} if value is None else value)
+        return self._checked({} if value is None else value, text)
 
     def decode(self, text: str) -> Any:
         """The value itself, of the type; ``""`` and ``null`` are no object here.
@@ -121,9 +124,9 @@ class Arguments:
             ArgumentsRefused: the text is not one JSON object, or it does not fit.
             ToolDefinitionError: the schema or the type is at fault.
         """
-        return self._checked(_parsed(text))
+        return self._checked(_parsed(text), text)
 
-    def _checked(self, value: Any) -> Any:
+    def _checked(self, value: Any, text: str) -> Any:
         if type(value) is not dict:
             got = json_type(value)
             words = f"The arguments must be one JSON object, got {got}."
@@ -135,13 +138,13 @@ class Arguments:
             check(value)
         except SchemaMismatch as error:
             raise _mismatch(error.path, error.rule, error.outline) from None
-        return value if self._kind is None else self._typed(value, self._kind)
+        return value if self._kind is None else self._typed(value, self._kind, text)
 
-    def _typed(self, value: dict[str, Any], kind: Any) -> Any:
+    def _typed(self, value: dict[str, Any], kind: Any, text: str) -> Any:
         try:
             typed = msgspec.convert(value, kind, str_keys=True)
         except msgspec.ValidationError as error:
-            typed = self._integral(value, kind, error)
+            typed = self._integral(value, kind, error, text)
         except Exception as error:  # code of the tool's own classes
             raise self._fault(f"decoding its arguments raised {type(error).__name__}") from error
         if self._compare:
@@ -153,10 +156,10 @@ class Arguments:
                 raise _mismatch(path, rule, "expected values that the type holds exactly")
         return typed
 
-    def _integral(self, value: dict[str, Any], kind: Any, error: msgspec.ValidationError) -> Any:
+    def _integral(self, value: dict[str, Any], kind: Any, error: msgspec.ValidationError, text: str) -> Any:
         """Take 3.0 for the integer 3 if that is all that stands in the way, and it changes no value."""
-        text = str(error)
-        if "got `float`" in text:
+        said = str(error)
+        if "got `float`" in said and not _is_rounded(text):
             try:
                 typed = msgspec.convert(value, kind, strict=False, str_keys=True)
             except msgspec.ValidationError:
@@ -164,11 +167,31 @@ class Arguments:
             else:
                 if difference(value, typed) is None:
                     return typed
-        rule, _, path = text.partition(" - at ")
+        rule, _, path = said.partition(" - at ")
         raise _mismatch(path.strip("`") or "$", rule.replace("`", ""), _outline(error)) from None
 
     def _fault(self, rule: str) -> ToolDefinitionError:
         return ToolDefinitionError("bad_tool", self._tool, rule)
+
+
+def _is_rounded(text: str) -> bool:
+    """Whether a number of a JSON text is read as an integer that it is not, as 9007199254740993.0 or 1e-400."""
+    rounded = False
+
+    def look(literal: str) -> None:
+        nonlocal rounded
+        value = float(literal)
+        rounded = rounded or (value.is_integer() and not _is_exactly(literal, value))
+
+    json.loads(text, parse_float=look, parse_int=str)
+    return rounded
+
+
+def _is_exactly(literal: str, value: float) -> bool:
+    try:
+        return Decimal(literal) == Decimal(value)
+    except InvalidOperation:  # an exponent that is out of all bounds
+        return False
 
 
 def _parsed(text: str) -> Any:
@@ -188,6 +211,9 @@ def _mismatch(path: str, rule: str, outline: str) -> ArgumentsRefused:
 
 def _outline(error: msgspec.ValidationError) -> str:
     """What msgspec said, and not what a class of the host's own said, which may quote the value."""
+    trace = error.__traceback__
+    if trace is not None and trace.tb_next is not None:  # raised in Python, so not by msgspec
+        return f"$: {_NO_FIT}"
     own = "" if error.__cause__ is None else str(error.__cause__)
     said, mark, path = str(error).removeprefix(own).rpartition(" - at `")
     if not mark:

@@ -10,6 +10,7 @@ other, and the arguments of a call are one. A type that is no object is the one 
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
@@ -178,8 +179,10 @@ def _name(of: Any, given: str | None) -> str:
 
 def _kind_and_schema(name: str, of: Any) -> tuple[Any, dict[str, Any]]:
     """What to decode into, and its schema: the type itself if it is an object, else one around it."""
-    around = msgspec.defstruct("Output", [("value", of)], kw_only=True, forbid_unknown_fields=True, frozen=True)
+    if typing.get_origin(of) is typing.ClassVar or of is typing.ClassVar:
+        raise ToolDefinitionError("bad_tool", name, "expected a type of values, got ClassVar")
     try:
+        around = msgspec.defstruct("Output", [("value", of)], kw_only=True, forbid_unknown_fields=True, frozen=True)
         wrapped = struct_schema(name, around)  # first, since its errors name what is wrong with a type
     except ToolDefinitionError:
         raise

@@ -7,6 +7,7 @@ fields; where a key comes twice the last one counts, which is the vendor's affai
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 _SHORT: Final = 300  # characters of a vendor's error message that are kept
+_WORD: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")  # what a code or a type looks like
 
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -165,7 +167,8 @@ def _vendor_fault(error: object) -> Fault:
     """The refusal for what a vendor calls an error: an object, a text, or anything."""
     fields = error if type(error) is dict else {"message": error} if type(error) is str else {}
     facts = {f"vendor_{key}": _short(fields.get(key)) for key in ("code", "type", "message")}
-    said = [f"{key} {facts[f'vendor_{key}']!r}" for key in ("code", "type") if facts[f"vendor_{key}"]]
+    words = ((key, facts[f"vendor_{key}"]) for key in ("code", "type"))
+    said = [f"{key} {word!r}" for key, word in words if word and _WORD.fullmatch(word)]  # else it may be a text
     return Fault("vendor_error", "a chunk of the reply", f"an error ({', '.join(said) or 'no code'})", **facts)
 
 

@@ -27,6 +27,9 @@ __all__ = ["SSEDecoder", "ServerSentEvent"]
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _FIELDS = (b"data", b"event", b"id", b"retry")
+_FIELDS = (b"data", b"event", b"id", b"retry")
+"""Another name than these is not quoted: a line that was broken may begin with text of the reply."""
+
 _NAME = re.compile(rb"[A-Za-z][A-Za-z_-]{0,23}\Z")
 _BOM = b"\xef\xbb\xbf"
 
@@ -329,7 +332,8 @@ def _is_beginning(line: bytes) -> bool:
 def _bad_line(line: bytes) -> Fault:
     name = line.partition(b":")[0]
     if _NAME.match(name):
-        got = f"field {name.decode()!r}"
+        known = any(word.startswith(name.lower()) for word in _FIELDS)
+        got = f"field {name.decode()!r}" if known else f"a field of another name, {len(name)} letters long"
     elif line.startswith(b"<"):
         got = "a line of HTML or XML"
     elif line.startswith((b"{", b"[", b'"', b"}", b"]", b" ")):

@@ -140,9 +140,15 @@ def test_another_resource_is_refused_by_every_method() -> None:
 def test_an_amount_is_a_whole_number_of_zero_or_more(amount: Any) -> None:
     ledger = Ledger(model_calls=5)
     for spend in (ledger.charge, ledger.debit, ledger.check, ledger.note_spent):
-        with pytest.raises(InputError, match="expected an integer from 0 to"):
+        with pytest.raises(InputError, match="expected an integer (from 0 to|of 0 or more)"):
             spend("model_calls", amount)
     assert ledger.spent("model_calls") == 0
+
+
+def test_what_was_used_is_charged_however_large_a_provider_says_it_is() -> None:
+    ledger = Ledger(tokens=5)
+    ledger.charge("tokens", 2**60)
+    assert (ledger.spent("tokens"), ledger.left("tokens")) == (2**60, 0)
 
 
 def test_what_an_earlier_owner_used_is_counted_at_one_node_only() -> None:

@@ -236,3 +236,37 @@ async def test_the_end_tells_the_most_that_was_held() -> None:
     end = sink.events[-1]
     assert isinstance(end, al.ModelEnd)
     assert end.output_chars == 5
+
+
+class Late(Counting):
+    async def finish(self, reply: ModelReply, /) -> str:  # type: ignore[override]
+        return reply.text
+
+
+class Taken(Counting):
+    push = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("made", "rule"),
+    [
+        (None, "a method push, not async, got none"),
+        (Taken(0), "a method push, not async, got none"),
+        (Late(0), "a method finish, not async, got an async one"),
+    ],
+)
+async def test_what_is_no_collector_is_refused_before_anything_is_sent(made: Any, rule: str) -> None:
+    """A coroutine is no value: it would be taken for one."""
+
+    class Own:
+        id = "own"
+
+        def prepare(self, stage: al.Stage, /) -> al.Interaction[str]:
+            return al.Interaction(create_response=lambda: made, route="own")
+
+    own, provider = Own(), ScriptedProvider([reply("hi")])
+    runner = al.ModelRunner(provider, transports=(own,))
+    with pytest.raises(al.InputError) as caught:
+        await runner.invoke("go", transport=own)
+    assert str(caught.value) == f"transport 'own': expected a collector with {rule}"
+    assert provider.requests == []

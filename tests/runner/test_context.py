@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -122,6 +123,17 @@ def test_kept_exchanges_are_the_same_objects_with_what_their_provider_wants_back
     """(R20)"""
     made = built(ContextPlan(max_chars=59))
     assert made.messages[3] is TALK[8]
+
+
+@pytest.mark.parametrize("wrong", [5, "text", UserMessage(content="hi"), UserMessage])
+def test_what_is_no_list_is_refused_by_name(wrong: Any) -> None:
+    plan = ContextPlan(max_chars=10)
+    with pytest.raises(InputError, match=r"^messages: expected a list, got "):
+        plan.build(wrong)
+    with pytest.raises(InputError, match=r"^summaries: expected a list, got "):
+        plan.build([], summaries=wrong)
+    with pytest.raises(InputError, match=r"^count: expected a function that counts tokens, got int"):
+        ContextPlan(max_tokens=10).build([], count=5)  # type: ignore[arg-type]
 
 
 def test_tokens_are_counted_by_the_caller_and_never_guessed() -> None:

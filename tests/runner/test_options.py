@@ -117,6 +117,7 @@ def test_a_runner_takes_a_provider_and_known_options() -> None:
         ({"sink": 3}, "ModelRunner.sink: expected an object with an async emit(event), got int"),
         ({"resend": 3}, "ModelRunner.resend: expected a ResendPolicy, got int"),
         ({"observers": [3]}, "ModelRunner.observers[0]: expected an object with an async observe(event), got int"),
+        ({"observers": 3}, "ModelRunner.observers: expected a list of observers, got int"),
     ],
 )
 def test_an_option_of_another_type_is_refused_by_name(options: dict[str, Any], expected: str) -> None:
@@ -159,9 +160,10 @@ def test_plain_text_alone_is_there_where_nothing_was_given() -> None:
             [Named("core:plain-text")],
             "transports[0].id: expected another id than 'core:plain-text', which is plain text",
         ),
-        ([Named("")], "transports[0].id: expected a string of 1 to 128 characters"),
-        ([Named("x" * 129)], "transports[0].id: expected a string of 1 to 128 characters"),
-        ([Named(3)], "transports[0].id: expected a string of 1 to 128 characters"),
+        ([Named("")], "transports[0].id: expected a string of 1 to 128 characters, got 0 characters"),
+        ([Named("x" * 129)], "transports[0].id: expected a string of 1 to 128 characters, got 129 characters"),
+        ([Named(3)], "transports[0].id: expected a string of 1 to 128 characters, got int"),
+        ([Named("\ud800")], "transports[0].id: expected text that UTF-8 can encode, got a lone surrogate"),
         ([al.PlainText], "transports[0]: expected a transport, got type"),
         (["core:plain-text"], "transports[0]: expected a transport, got str"),
         ("core:plain-text", "transports: expected a sequence of transports, got str"),
@@ -224,8 +226,15 @@ def test_where_a_call_goes_after_a_refusal_is_an_order_of_names() -> None:
     ("given", "expected"),
     [
         ({"models": [1]}, "ModelRunner.models: expected names with providers, got list"),
-        ({"models": {"default": 1}}, "ModelRunner.models: expected names of 1 to 128 characters other than 'default'"),
-        ({"models": {"": 1}}, "ModelRunner.models: expected names of 1 to 128 characters other than 'default'"),
+        (
+            {"models": {"default": 1}},
+            "ModelRunner.models: expected other names than 'default', which is the runner's own",
+        ),
+        ({"models": {"": 1}}, "ModelRunner.models: a name: expected a string of 1 to 128 characters, got 0 characters"),
+        (
+            {"models": {"\ud800": 1}},
+            "ModelRunner.models: a name: expected text that UTF-8 can encode, got a lone surrogate",
+        ),
         ({"models": {"a": 1}}, "ModelRunner.models['a']: expected a Provider, got int"),
         ({"fallback": "fast"}, "ModelRunner.fallback: expected a list of model names, got str"),
         ({"fallback": ["slow"]}, "ModelRunner.fallback: expected names of models=, got 'slow'"),

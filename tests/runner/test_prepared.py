@@ -366,9 +366,11 @@ async def test_what_is_refused_before_a_call_leaves_the_handle_for_a_call() -> N
     [
         ({"create_response": 3}, "expected create_response to be callable"),
         ({"instruction": 3}, "expected an instruction of type str or None"),
-        ({"route": ""}, "expected a route of 1 to 128 characters"),
-        ({"route": "x" * 129}, "expected a route of 1 to 128 characters"),
-        ({"route": None}, "expected a route of 1 to 128 characters"),
+        ({"instruction": "\ud800"}, "expected an instruction that UTF-8 can encode, got a lone surrogate"),
+        ({"route": ""}, "route: expected a string of 1 to 128 characters, got 0 characters"),
+        ({"route": None}, "route: expected a string of 1 to 128 characters, got NoneType"),
+        ({"route": "\ud800"}, "route: expected text that UTF-8 can encode, got a lone surrogate"),
+        ({"route": "x" * 129}, "route: expected a string of 1 to 128 characters, got 129 characters"),
         ({"options": None}, "expected ModelOptions without max_output_tokens, which the call says"),
         (
             {"options": al.ModelOptions(max_output_tokens=3)},

@@ -92,9 +92,10 @@ def test_a_part_tells_of_one_runner() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"run_id": ""}, "Diagnostics.run_id: expected None or a string of 1 to 128 characters"),
-        ({"run_id": "x" * 129}, "Diagnostics.run_id: expected None or a string of 1 to 128 characters"),
-        ({"span_id": 1}, "Diagnostics.span_id: expected None or a string of 1 to 128 characters"),
+        ({"run_id": ""}, "Diagnostics.run_id: expected a string of 1 to 128 characters, got 0 characters"),
+        ({"run_id": "x" * 129}, "Diagnostics.run_id: expected a string of 1 to 128 characters, got 129 characters"),
+        ({"span_id": 1}, "Diagnostics.span_id: expected a string of 1 to 128 characters, got int"),
+        ({"span_id": "\ud800"}, "Diagnostics.span_id: expected text that UTF-8 can encode, got a lone surrogate"),
         ({"output": "s"}, "Diagnostics.output: expected an object with an async emit(event), got str"),
     ],
 )

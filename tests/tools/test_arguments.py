@@ -177,7 +177,10 @@ def test_an_integral_number_is_the_integer_it_equals(text: str, value: int) -> N
     assert (type(admitted), admitted) == (int, value)
 
 
-@pytest.mark.parametrize("text", ["1.5", "1e23", "18014398509481984.0", "-0", "-0.0"])
+ROUNDED = ("9007199254740993.0", "3.00000000000000000001", "1e-400", "1e-99999999999999999999")
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e23", "18014398509481984.0", "-0", "-0.0", *ROUNDED])
 def test_a_number_that_is_no_exact_integer_is_refused(text: str) -> None:
     assert "$.note_id does not fit" in feedback(get_note, f'{{"note_id": {text}}}')
 

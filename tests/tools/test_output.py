@@ -176,10 +176,18 @@ class Holder(msgspec.Struct):
     even: Even
 
 
+class Own(msgspec.Struct):
+    name: str
+
+    def __post_init__(self) -> None:
+        raise msgspec.ValidationError(f"{self.name} - at `$.{self.name}`")
+
+
 def test_words_of_the_types_own_code_stay_out_of_the_rule() -> None:
     assert refused(Even, '{"n": 3}').rule == "$: expected a value that fits, got another"
     assert refused(Holder, '{"even": {"n": 3}}').rule == "$.even: expected a value that fits, got another"
     assert refused(list[dt.datetime], '{"value": ["secret"]}').rule == "$.value[0]: invalid RFC3339 encoded datetime"
+    assert refused(Own, '{"name": "secret"}').rule == "$: expected a value that fits, got another"
     big = refused(dict[str, float], '{"secret": 9007199254740993}')
     assert big.rule == "expected values that the type holds exactly"
 

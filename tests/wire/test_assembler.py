@@ -370,6 +370,12 @@ def test_a_long_vendor_message_is_shortened_and_kept_out_of_the_error_text() -> 
     assert "xxx" not in str(found)
 
 
+@pytest.mark.parametrize("code", ["the words of a reply", "two\nlines", "x" * 65])
+def test_a_vendors_code_that_is_no_word_is_kept_out_of_the_error_text(code: str) -> None:
+    found = refused(event({"error": {"code": code, "type": "rate_limit"}}))
+    assert (found.vendor_code, found.got) == (code, "an error (type 'rate_limit')")
+
+
 def test_an_error_counts_before_anything_else_in_its_chunk() -> None:
     odd = chunk(choice(None, index=4), id="other", error={"message": "x"})
     assert refused(FIRST, odd).code == "vendor_error"

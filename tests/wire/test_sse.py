@@ -225,3 +225,10 @@ def test_where_the_bytes_are_cut_changes_neither_events_nor_refusals(
 
     assert outcome([body[a:b] for a, b in itertools.pairwise(edges)]) == outcome([body])
     assert outcome(bytewise(body)) == outcome([body])
+
+
+def test_a_line_that_begins_with_text_of_the_reply_is_not_quoted() -> None:
+    with pytest.raises(StreamRefused) as caught:
+        SSEDecoder().feed(b"SECRETWORD: x\n\n")
+    assert caught.value.code == "bad_framing"
+    assert caught.value.got == "a field of another name, 10 letters long"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from ...errors import InputError, OutputRefused
+from ...limits import check_name
 from ...messages import FunctionSpec, ModelReply
 from ...tools import ArgumentsRefused, Tool, ToolSet
 
@@ -14,7 +15,6 @@ __all__ = ["declared_chars", "fitting", "require_completed", "require_id", "requ
 
 T = TypeVar("T")
 
-_ID_CHARS: Final = 128
 _WORD: Final = re.compile(r"[a-z_]{1,32}\Z")
 
 
@@ -24,11 +24,8 @@ def require_id(kind: str, value: object) -> str:
     Raises:
         InputError: it is no such text.
     """
-    if type(value) is not str:
-        raise InputError(f"{kind}.id: expected str, got {type(value).__name__}")
-    if not 1 <= len(value) <= _ID_CHARS:
-        raise InputError(f"{kind}.id: expected 1 to {_ID_CHARS} characters, got {len(value)}")
-    return value
+    check_name(f"{kind}.id", value)
+    return cast(str, value)
 
 
 def require_tools(kind: str, tools: ToolSet | Sequence[Tool]) -> ToolSet:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Generic, Literal, TypeVar, get_args, overload
 
+from ...admission import is_unicode
 from ...errors import InputError, OutputRefused
 from ...messages import ModelOptions, ModelReply, ResponseFormat, ToolChoice
 from ...tools import Tool, TypedOutput
@@ -91,6 +92,8 @@ class Structured(Generic[T]):
             raise InputError(f"Structured.route: expected None or one of {', '.join(get_args(Route))}")
         if instruction is not None and type(instruction) is not str:
             raise InputError(f"Structured.instruction: expected str or None, got {type(instruction).__name__}")
+        if instruction is not None and not is_unicode(instruction):
+            raise InputError("Structured.instruction: expected text that UTF-8 can encode, got a lone surrogate")
         self._output: TypedOutput[T] = TypedOutput(of, name=name)
         self._id = require_id("Structured", f"structured:{self._output.name}" if id is None else id)
         self._instruction, self._route = instruction, route

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import pytest
@@ -142,7 +142,17 @@ def test_ids_and_names_come_from_the_type() -> None:
         (lambda: Structured(Ticket, route="json"), "expected None or one of json_schema, call, json_text"),  # type: ignore[call-overload]
         (lambda: Structured(Ticket, instruction=1), "Structured.instruction: expected str or None, got int"),  # type: ignore[call-overload]
         (lambda: Structured(Ticket, name="a b"), "output name: expected 1 to 64 of"),
-        (lambda: Structured(Ticket, id=""), "Structured.id: expected 1 to 128 characters, got 0"),
+        (
+            lambda: Structured(Ticket, id=""),
+            "Structured.id: expected a string of 1 to 128 characters, got 0 characters",
+        ),
+        (lambda: Structured(Ticket, id="\ud800"), "Structured.id: expected text that UTF-8 can encode"),
+        (
+            lambda: Structured(Ticket, instruction="\ud800"),
+            "Structured.instruction: expected text that UTF-8 can encode",
+        ),
+        (lambda: Structured(ClassVar[int]), "expected a type of values, got ClassVar"),
+        (lambda: Structured("\ud800"), "expected a type whose annotations can be resolved: UnicodeEncodeError"),
         (lambda: Structured(object), "output 'output': parameter 'value': expected a type with a JSON Schema"),
         (lambda: Structured(Callable[[], int]), "expected a type with a JSON Schema"),
     ],
