@@ -148,6 +148,7 @@ from .messages import (
     decode_model_request,
     decode_tool_feedback,
     decode_tool_result,
+    message_texts,
     messages_chars,
     reply_text,
     require_model_exchange,
@@ -158,7 +159,7 @@ from .messages import (
     text_chars,
 )
 from .persistence import ConversationRow, RunRow
-from .providers import ChatCompletions, Provider, Recorder, ReplayProvider
+from .providers import ChatCompletions, ModelStream, Provider, Recorder, ReplayProvider, RequestInspection
 from .results import RunResult
 from .runner import (
     BuiltContext,
@@ -174,6 +175,7 @@ from .runner import (
     ModelResult,
     ModelRunner,
     NativeCall,
+    NeedsSummary,
     PlainText,
     Prepared,
     RunnerOptions,
@@ -208,6 +210,7 @@ from .tools import (
 )
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
+from .wire.deltas import CallDelta, ReasoningDelta, TextDelta
 from .wire.dialect import Dialect
 
 __all__ = [
@@ -219,6 +222,7 @@ __all__ = [
     "BudgetError",
     "BuiltContext",
     "CallBasis",
+    "CallDelta",
     "CallTimeout",
     "ChatCompletions",
     "Checkpoint",
@@ -274,9 +278,11 @@ __all__ = [
     "ModelResult",
     "ModelRunner",
     "ModelStart",
+    "ModelStream",
     "NOT_DONE",
     "Native",
     "NativeCall",
+    "NeedsSummary",
     "NotDone",
     "NotOwnerError",
     "Observer",
@@ -291,10 +297,12 @@ __all__ = [
     "Provider",
     "ProviderError",
     "QueueSink",
+    "ReasoningDelta",
     "ReasoningPreview",
     "Recorder",
     "RejectedCall",
     "ReplayProvider",
+    "RequestInspection",
     "RequestRejected",
     "ResendPolicy",
     "ResendScheduled",
@@ -330,6 +338,7 @@ __all__ = [
     "Termination",
     "Text",
     "TextContent",
+    "TextDelta",
     "TextPart",
     "TextPreview",
     "Timeouts",
@@ -373,6 +382,7 @@ __all__ = [
     "error_info",
     "event_id",
     "event_sequence",
+    "message_texts",
     "messages_chars",
     "reply_text",
     "require_model_exchange",

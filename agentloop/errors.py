@@ -31,6 +31,8 @@
     |-- ToolFailed                 raised by tools: a failure the model shall read
     `-- ToolCrashed                a tool raised an error it did not declare; the run ended
 
+One more `InputError` is in `agentloop.tools`: `ArgumentsRefused`, for arguments of a model that do not fit a tool.
+
 Every class has a ``code``, a short stable word for programs. Facts are attributes. No message
 holds a message body, tool arguments or a key. ``may_have_been_processed`` says whether the effect
 may already have happened elsewhere, so whether repeating is safe is never a matter of wording.

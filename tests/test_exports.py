@@ -29,7 +29,14 @@ CHOSEN = {
     ],
     "agentloop.limits": ["LoopLimits", "Timeouts"],
     "agentloop.persistence": ["ConversationRow", "RunRow"],
-    "agentloop.providers": ["ChatCompletions", "Provider", "Recorder", "ReplayProvider"],
+    "agentloop.providers": [
+        "ChatCompletions",
+        "ModelStream",
+        "Provider",
+        "Recorder",
+        "ReplayProvider",
+        "RequestInspection",
+    ],
     "agentloop.results": ["RunResult"],
     "agentloop.runner": [
         "BuiltContext",
@@ -45,6 +52,7 @@ CHOSEN = {
         "ModelResult",
         "ModelRunner",
         "NativeCall",
+        "NeedsSummary",
         "PlainText",
         "Prepared",
         "RunnerOptions",
@@ -78,7 +86,7 @@ CHOSEN = {
         "tool",
     ],
     "agentloop.unsettled": ["SendStatus", "Unsettled"],
-    "agentloop.wire": ["Dialect"],
+    "agentloop.wire": ["CallDelta", "Dialect", "ReasoningDelta", "TextDelta"],
 }
 PACKAGES = [name for name, path in modules().items() if path.name == "__init__.py"]
 MODULES = [name for name, path in modules().items() if path.name not in ("__init__.py", "__main__.py")]

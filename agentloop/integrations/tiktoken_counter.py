@@ -6,13 +6,12 @@ those are not counted at all. Leave a `TokenBudget` a margin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from ..errors import InputError
-from ..messages import FunctionSpec, ModelExchange, ModelOptions, ModelRequest, SystemMessage, TextPart, UserMessage
+from ..messages import FunctionSpec, ModelExchange, ModelOptions, ModelRequest, message_texts
 
 __all__ = ["TOKENS_PER_MESSAGE", "TiktokenCounter"]
 
@@ -66,23 +65,9 @@ class TiktokenCounter:
         messages = texts = 0
         for message in (*request.messages, *request.exchanges):
             messages += 1 + (len(message.feedback) if isinstance(message, ModelExchange) else 0)
-            texts += sum(len(self._encode(text)) for text in _texts(message))
+            texts += sum(len(self._encode(text)) for text in message_texts(message))
         declared = (*map(_tool_text, request.tools), *_format_text(request.options))
         return messages * TOKENS_PER_MESSAGE + texts + sum(len(self._encode(text)) for text in declared)
-
-
-def _texts(message: SystemMessage | UserMessage | ModelExchange) -> Iterator[str]:
-    if isinstance(message, ModelExchange):
-        yield message.reply.text
-        for call in message.reply.calls:
-            yield call.name
-            yield call.arguments.text
-        for feedback in message.feedback:
-            yield feedback.text
-    elif isinstance(message.content, str):
-        yield message.content
-    else:
-        yield from (part.text for part in message.content if isinstance(part, TextPart))
 
 
 def _tool_text(tool: FunctionSpec) -> str:

@@ -36,7 +36,7 @@ from .require import (
     require_tool_feedback,
     require_tool_result,
 )
-from .size import messages_chars, text_chars
+from .size import message_texts, messages_chars, text_chars
 
 __all__ = [
     "FunctionSpec",
@@ -65,6 +65,7 @@ __all__ = [
     "decode_model_request",
     "decode_tool_feedback",
     "decode_tool_result",
+    "message_texts",
     "messages_chars",
     "reply_text",
     "require_model_exchange",

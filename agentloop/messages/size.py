@@ -8,14 +8,14 @@ turned into tokens or bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..errors import InputError
 from .exchange import ModelExchange
 from .parts import TextPart, ToolCall
 from .request import Message, SystemMessage, UserMessage
 
-__all__ = ["messages_chars", "text_chars"]
+__all__ = ["message_texts", "messages_chars", "text_chars"]
 
 
 def messages_chars(messages: Iterable[Message]) -> int:
@@ -29,23 +29,33 @@ def text_chars(message: Message) -> int:
     Raises:
         InputError: it is no message.
     """
+    return sum(map(len, message_texts(message)))
+
+
+def message_texts(message: Message) -> Iterator[str]:
+    """The texts that a model reads in one message, in order; of a call its name and its raw arguments.
+
+    What a counter of tokens goes through, for instance. Images have no text.
+
+    Raises:
+        InputError: it is no message.
+    """
     if type(message) is ModelExchange:
-        return _reply_chars(message) + sum(len(item.text) for answer in message.feedback for item in answer.content)
-    if type(message) is SystemMessage:
-        return len(message.content)
-    if type(message) is UserMessage:
+        for item in message.reply.output:
+            if type(item) is ToolCall:
+                yield item.name
+                yield item.arguments.text
+            else:
+                yield item.text  # type: ignore[union-attr]  # mypy does not narrow unions by type()
+        for answer in message.feedback:
+            yield from (part.text for part in answer.content)
+    elif type(message) is SystemMessage:
+        yield message.content
+    elif type(message) is UserMessage:
         content = message.content
         if type(content) is str:
-            return len(content)
-        return sum(len(part.text) for part in content if type(part) is TextPart)
-    raise InputError(f"message: expected SystemMessage, UserMessage or ModelExchange, got {type(message).__name__}")
-
-
-def _reply_chars(exchange: ModelExchange) -> int:
-    count = 0
-    for item in exchange.reply.output:
-        if isinstance(item, ToolCall):
-            count += len(item.name) + len(item.arguments.text)
+            yield content
         else:
-            count += len(item.text)
-    return count
+            yield from (part.text for part in content if type(part) is TextPart)
+    else:
+        raise InputError(f"message: expected SystemMessage, UserMessage or ModelExchange, got {type(message).__name__}")

@@ -140,7 +140,7 @@ def test_another_resource_is_refused_by_every_method() -> None:
 def test_an_amount_is_a_whole_number_of_zero_or_more(amount: Any) -> None:
     ledger = Ledger(model_calls=5)
     for spend in (ledger.charge, ledger.debit, ledger.check, ledger.note_spent):
-        with pytest.raises(InputError, match="expected an integer (from 0 to|of 0 or more)"):
+        with pytest.raises(InputError, match=r"expected an integer (from 0 to|of 0 or more)"):
             spend("model_calls", amount)
     assert ledger.spent("model_calls") == 0
 
