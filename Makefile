@@ -36,18 +36,18 @@ types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
 test: $(STAMP) ## every test that needs nothing but Python
-	$(PY) -m pytest -m "not system"
+	$(PY) -m pytest -m "not system and not live"
 
 $(SYSTEM): $(STAMP)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,system]'
 	@touch $@
 
 system: $(SYSTEM) ## tests with servers, browsers, killed processes and load
-	@$(PY) -m pytest -m system; status=$$?; \
+	@$(PY) -m pytest -m "system and not live"; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no system tests selected"; exit 0; fi; exit $$status
 
 cov: $(STAMP) ## the tests of `test` with branch coverage
-	$(PY) -m pytest -m "not system" --cov --cov-report=term
+	$(PY) -m pytest -m "not system and not live" --cov --cov-report=term
 
 bench: $(STAMP) ## benchmarks: a table
 	$(PY) -m benchmarks

@@ -17,7 +17,7 @@ from agentloop.runner import Route
 BASE_URL = os.environ.get("AGENTLOOP_LIVE_BASE_URL")
 
 pytestmark = [
-    pytest.mark.system,
+    pytest.mark.live,
     pytest.mark.skipif(BASE_URL is None or "CI" in os.environ, reason="no AGENTLOOP_LIVE_BASE_URL, or in CI"),
 ]
 
