@@ -299,8 +299,9 @@ class HTTPStatusError(ProviderError):
 class OutputRefused(AgentLoopError):
     """A reply was complete, and is not what its transport asked for; or a collector broke its contract.
 
-    The reply itself is a stored fact. The value was never made from a part of it, and nothing was
-    repaired or asked again.
+    The reply itself is a stored fact, also where its first pieces gave the reason: it was read to its end.
+    Only ``bad_output_chars`` cuts a reply off. The value was never made from a part of it, and nothing
+    was repaired or asked again.
 
     Attributes:
         code: ``unexpected_call``, ``unexpected_text``, ``no_call``, ``several_calls``, ``call_conflict``,
