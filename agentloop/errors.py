@@ -313,13 +313,19 @@ class OutputRefused(AgentLoopError):
         rule: what was expected and what came, with the place; none of the reply's text.
         transport: id of the transport.
         ref: where the reply is kept, as `Runtime.read` takes it; None where none is.
+        feedback: what a model could read to mend its answer, as the words of a ``refine=`` check; None where
+            the rule is all there is to say. It may quote names and values of the reply, and is no part of the
+            text of the error, so keep it out of logs that must not hold them.
     """
 
     may_have_been_processed = True
 
-    def __init__(self, code: str, rule: str, *, transport: str = "", ref: str | None = None) -> None:
+    def __init__(
+        self, code: str, rule: str, *, transport: str = "", ref: str | None = None, feedback: str | None = None
+    ) -> None:
         super().__init__(code, rule)
         self.code, self.rule, self.transport, self.ref = code, rule, transport, ref
+        self.feedback = feedback
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__))
