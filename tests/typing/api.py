@@ -88,6 +88,7 @@ assert_type(choose, al.Tool)
 assert_type(pick.resolve("{}", stage_id="s"), object)
 assert_type(al.ToolSet([pick]).resolve("pick", "{}", stage_id="s"), object)
 assert_type(al.ToolSet([count]).invoke("count", "{}", pipeline=al.ToolPipeline(execute=execute)).value, object)
+assert_type(al.ToolPipeline(journal=al.Journal()).journal, al.tools.ToolJournal | None)
 assert_type(al.ToolSet([pay, mail]).unstated(), tuple[str, ...])
 assert_type(count, al.Tool)
 
