@@ -436,7 +436,6 @@ class ModelRunner:
         context = BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))
         result = await self._calls.make(context, prepared, self._host.clock(), purpose)
         ref = result.invocation.ref
-        assert ref is not None, "a call is stored"
         return require_summary(result.value, ref), ref
 
     def _transport(self, given: Transport[Any] | str | None) -> Transport[Any]:

@@ -76,7 +76,7 @@ async def test_all_forms_of_a_call_for_text_are_one() -> None:
         sink = RecordingSink()
         made, provider = runner(reply("hi", usage=(3, 1)), sink=sink)
         result = await made.invoke(said, **options)
-        record = msgspec.structs.replace(result.invocation, invocation_id="", started_at_ms=0, ref=None)
+        record = msgspec.structs.replace(result.invocation, invocation_id="", started_at_ms=0, ref="")
         seen.append((result.value, record, provider.requests, told(sink)))
     assert all(one == seen[0] for one in seen)
 

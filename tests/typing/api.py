@@ -348,6 +348,7 @@ async def calls_of_a_runner_have_the_types_of_their_values(
     assert_type(await runner.invoke("q", transport=name), al.ModelResult[object])
     result = await runner.invoke("q")
     assert_type(result.invocation, al.ModelCallRecord)
+    assert_type((await runtime.read(result.invocation.ref)).reply, al.ModelReply | None)
     assert_type(runner.last_call, al.ModelCallTrace | None)
 
 
