@@ -486,21 +486,26 @@ class OutcomeError(AgentLoopError):
 
 
 class RunCancelled(AgentLoopError):
-    """The run one waits for, or reads, was cancelled; the waiting task was not.
+    """The run one waits for, or reads, was cancelled; the waiting task was not. Or the work of a signal was.
 
     Attributes:
-        ref: the run's id.
+        what: ``run``; ``signal``: a `Signal` was cancelled without a reason of its own; ``runtime``: a
+            runtime closed, which cuts the calls of its runners off.
+        ref: the run's id; of a signal its name, ``""`` where it has none; ``""`` of a runtime.
     """
 
     code = "cancelled"
     may_have_been_processed = True
 
-    def __init__(self, ref: str) -> None:
-        super().__init__(ref)
-        self.ref = ref
+    def __init__(self, ref: str, what: str = "run") -> None:
+        super().__init__(ref, what)
+        self.ref, self.what = ref, what
 
     def __str__(self) -> str:
-        return f"run {self.ref!r} was cancelled"
+        if self.what == "runtime":
+            return "the call was cut off: its runtime closed"
+        named = f"{self.what} {self.ref!r}" if self.ref else f"a {self.what} without a name"
+        return f"{named} was cancelled"
 
 
 class RunPaused(AgentLoopError):

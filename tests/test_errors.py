@@ -143,6 +143,8 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         True,
     ),
     (RunCancelled("r1"), "run 'r1' was cancelled", "cancelled", True),
+    (RunCancelled("order-18", "signal"), "signal 'order-18' was cancelled", "cancelled", True),
+    (RunCancelled("", "runtime"), "the call was cut off: its runtime closed", "cancelled", True),
     (
         ModelPending("r1", "a1"),
         "run 'r1' left send 'a1', which goes on; resume the run when its reply is stored",

@@ -117,8 +117,9 @@ async def test_a_task_that_a_sink_of_a_call_began_may_close_the_runtime_and_is_c
 
     runtime = al.Runtime(ScriptedProvider([reply("hi")]))
     async with runtime:
-        with pytest.raises(al.RunCancelled):
+        with pytest.raises(al.RunCancelled, match=r"^the call was cut off: its runtime closed$") as caught:
             await runtime.runner(sink=Closing()).invoke("go")
+        assert (caught.value.what, caught.value.ref) == ("runtime", "")
         await runtime.aclose()
         with pytest.raises(InputError, match="got one that is closed"):
             runtime.runner()
