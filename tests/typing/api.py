@@ -305,7 +305,7 @@ def transports_have_the_types_of_their_values(stage: Stage, reply: al.ModelReply
     assert_type(NativeCall("a", tools).prepare(stage).create_response().finish(reply), object)
     assert_type(JsonCall("b", [read_note]).prepare(stage).create_response().finish(reply), object)
     assert_type(Session("c", tools=tools).prepare(stage).create_response().finish(reply), SessionReply)
-    everything: list[Transport[Any]] = [PlainText(), NativeCall("a", tools), Session("c", tools=[read_note])]
+    everything: list[Transport[Any]] = [PlainText(), NativeCall("a", tools), Session("c", [read_note])]
     everything.clear()
 
 

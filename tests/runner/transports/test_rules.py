@@ -29,7 +29,7 @@ def act(n: int) -> int:
 
 @pytest.mark.parametrize(("id", "words"), [(None, "got NoneType"), ("", "got 0"), ("x" * 129, "got 129")])
 def test_an_id_is_a_short_text(id: Any, words: str) -> None:
-    for make in (lambda: NativeCall(id, [pick]), lambda: JsonCall(id, [pick]), lambda: Session(id, tools=[pick])):
+    for make in (lambda: NativeCall(id, [pick]), lambda: JsonCall(id, [pick]), lambda: Session(id, [pick])):
         with pytest.raises(InputError, match=words):
             make()
     if id is not None:
