@@ -301,8 +301,9 @@ class HTTPStatusError(ProviderError):
 class OutputRefused(AgentLoopError):
     """A reply was complete, and is not what its transport asked for; or a collector broke its contract.
 
-    The reply itself is a stored fact. The value was never made from a part of it, and nothing was
-    repaired or asked again.
+    The reply itself is a stored fact, also where its first pieces gave the reason: it was read to its end.
+    Only ``bad_output_chars`` cuts a reply off. The value was never made from a part of it, and nothing
+    was repaired or asked again.
 
     Attributes:
         code: ``unexpected_call``, ``unexpected_text``, ``no_call``, ``several_calls``, ``call_conflict``,
@@ -314,13 +315,19 @@ class OutputRefused(AgentLoopError):
         rule: what was expected and what came, with the place; none of the reply's text.
         transport: id of the transport.
         ref: where the reply is kept, as `Runtime.read` takes it; None where none is.
+        feedback: what a model could read to mend its answer, as the words of a ``refine=`` check; None where
+            the rule is all there is to say. It may quote names and values of the reply, and is no part of the
+            text of the error, so keep it out of logs that must not hold them.
     """
 
     may_have_been_processed = True
 
-    def __init__(self, code: str, rule: str, *, transport: str = "", ref: str | None = None) -> None:
+    def __init__(
+        self, code: str, rule: str, *, transport: str = "", ref: str | None = None, feedback: str | None = None
+    ) -> None:
         super().__init__(code, rule)
         self.code, self.rule, self.transport, self.ref = code, rule, transport, ref
+        self.feedback = feedback
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__))
@@ -481,21 +488,26 @@ class OutcomeError(AgentLoopError):
 
 
 class RunCancelled(AgentLoopError):
-    """The run one waits for, or reads, was cancelled; the waiting task was not.
+    """The run one waits for, or reads, was cancelled; the waiting task was not. Or the work of a signal was.
 
     Attributes:
-        ref: the run's id.
+        what: ``run``; ``signal``: a `Signal` was cancelled without a reason of its own; ``runtime``: a
+            runtime closed, which cuts the calls of its runners off.
+        ref: the run's id; of a signal its name, ``""`` where it has none; ``""`` of a runtime.
     """
 
     code = "cancelled"
     may_have_been_processed = True
 
-    def __init__(self, ref: str) -> None:
-        super().__init__(ref)
-        self.ref = ref
+    def __init__(self, ref: str, what: str = "run") -> None:
+        super().__init__(ref, what)
+        self.ref, self.what = ref, what
 
     def __str__(self) -> str:
-        return f"run {self.ref!r} was cancelled"
+        if self.what == "runtime":
+            return "the call was cut off: its runtime closed"
+        named = f"{self.what} {self.ref!r}" if self.ref else f"a {self.what} without a name"
+        return f"{named} was cancelled"
 
 
 class RunPaused(AgentLoopError):

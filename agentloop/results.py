@@ -39,6 +39,8 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
             ``context``) are runs of their own, and counted there; the run's limits cover them too.
         value: the output of a completed run, made of its last reply; None where there is none.
         has_value: whether there is one, as an output may be None itself.
+        asked: whether an output was asked for; None where that is not known, as the result was read without
+            an agent that has one.
     """
 
     outcome: Outcome
@@ -52,6 +54,7 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     tool_calls: int
     value: T_co | None = None
     has_value: bool = False
+    asked: bool | None = None
 
     def require_text(self) -> str:
         """The text of a completed run.
@@ -70,8 +73,8 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
             OutcomeError: the run ended otherwise, or no output was asked for or read; says which.
         """
         if not self.has_value:
-            reason = "no output was read" if self.outcome == "completed" else self.reason
-            raise OutcomeError(self.outcome, reason, self.ref)
+            missing = "no output was asked for" if self.asked is False else "no output was read"
+            raise OutcomeError(self.outcome, missing if self.outcome == "completed" else self.reason, self.ref)
         return cast("T_co", self.value)
 
 
@@ -105,4 +108,5 @@ def result_of(turn: Turn, asking: Asking[Any] | None = None) -> RunResult[Any]:
         tool_calls=turn.tool_calls,
         value=read(last.reply) if read is not None and last is not None else None,
         has_value=has_value,
+        asked=None if asking is None else asking.read is not None,
     )

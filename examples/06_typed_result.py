@@ -56,8 +56,9 @@ async def main() -> None:
             await runner.invoke(SAID, stage_id="triage", transport=ticket)
         except al.OutputRefused as refused:  # nothing is repaired, and nobody asks again
             print(f"refused     {refused.code}: {refused.rule}")
-            kept = await runtime.read(refused.ref or "")  # the reply was complete, so it is a fact, and was paid for
-            print(f"the reply   {kept.state}; {runner.remaining_calls} calls left")
+            if refused.ref is not None:  # the reply was complete, so it is a fact, and was paid for
+                kept = await runtime.read(refused.ref)
+                print(f"the reply   {kept.state}; {runner.remaining_calls} calls left")
     await elsewhere()
 
 

@@ -33,7 +33,7 @@ def test_the_facts_know_no_tool_no_store_and_no_send() -> None:
 
 def test_tools_know_no_runtime_no_loop_and_no_provider() -> None:
     """(R7, R14)"""
-    assert known_to("tools") <= {"errors", "limits", "admission", "messages", "events"}
+    assert known_to("tools") <= {"errors", "error_info", "limits", "admission", "messages", "events"}
 
 
 @pytest.mark.parametrize("part", ["runtime", "loop"])

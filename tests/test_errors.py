@@ -6,12 +6,13 @@ import copy
 import inspect
 import pickle
 import re
+import traceback
 from typing import Any
 
 import pytest
 
 import agentloop
-from agentloop import errors
+from agentloop import error_info, errors
 from agentloop.errors import (
     AdmissionError,
     AgentLoopError,
@@ -100,6 +101,12 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         "no_json",
         True,
     ),
+    (
+        OutputRefused("refined", "expected arguments that its checks accept", transport="t", feedback="No room 4."),
+        "refined: expected arguments that its checks accept (transport 't')",
+        "refined",
+        True,
+    ),
     (CallTimeout("call_timeout", 30.0), "call_timeout: expected an end within 30 s, got none", "call_timeout", True),
     (LimitExceeded("reply_bytes", 256, 300), "reply_bytes: allowed 256, got at least 300", "limit", False),
     (BudgetError("model_calls", 8, 9), "model_calls: allowed 8, got at least 9", "BUDGET", False),
@@ -136,6 +143,8 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         True,
     ),
     (RunCancelled("r1"), "run 'r1' was cancelled", "cancelled", True),
+    (RunCancelled("order-18", "signal"), "signal 'order-18' was cancelled", "cancelled", True),
+    (RunCancelled("", "runtime"), "the call was cut off: its runtime closed", "cancelled", True),
     (
         ModelPending("r1", "a1"),
         "run 'r1' left send 'a1', which goes on; resume the run when its reply is stored",
@@ -174,7 +183,7 @@ def classes() -> list[type[AgentLoopError]]:
 
 
 def test_there_is_an_example_of_every_class() -> None:
-    assert sorted(names(error) for error, *_ in EXAMPLES) == sorted(errors.__all__)
+    assert sorted({names(error) for error, *_ in EXAMPLES}) == sorted(errors.__all__)
 
 
 def test_the_tree_that_is_drawn_is_the_tree_that_is() -> None:
@@ -238,6 +247,18 @@ def test_a_refusal_without_a_suggestion_points_nowhere() -> None:
         "missing_done at event 5, byte 900: expected [DONE], got the end of the body (dialect 'openai')"
     )
     assert (error.vendor_code, error.limit, error.suggestion) == (None, None, None)
+
+
+def test_what_a_model_could_read_of_a_refusal_is_in_no_text_of_it() -> None:
+    """(R187)"""
+    error = OutputRefused("refined", "rule", transport="t", feedback="Secret of the reply.")
+    back = pickle.loads(pickle.dumps(error))
+    for one in (error, back):
+        assert one.feedback == "Secret of the reply."
+        told = "".join(traceback.format_exception(one))
+        assert "Secret" not in f"{one} {one!r} {one.args} {told}"
+        assert "Secret" not in f"{error_info(one)}"
+    assert OutputRefused("no_json", "rule").feedback is None
 
 
 def test_standard_handlers_catch_the_errors_they_expect() -> None:

@@ -79,10 +79,11 @@ def test_a_value_is_there_or_required_in_vain() -> None:
     }  # fmt: skip
     made = al.RunResult(outcome="completed", reason="stop", value=None, has_value=True, **base)
     assert made.require_value() is None
-    for outcome, reason, words in (
-        ("completed", "stop", r"expected a value, got completed \(no output was read\)"),
-        ("incomplete", "no_output", r"expected outcome completed, got incomplete \(no_output\)"),
+    for outcome, reason, asked, words in (
+        ("completed", "stop", None, r"expected a value, got completed \(no output was read\)"),
+        ("completed", "stop", False, r"expected a value, got completed \(no output was asked for\)"),
+        ("incomplete", "no_output", True, r"expected outcome completed, got incomplete \(no_output\)"),
     ):
-        none: al.RunResult[None] = al.RunResult(outcome=outcome, reason=reason, **base)  # type: ignore[arg-type]
+        none: al.RunResult[None] = al.RunResult(outcome=outcome, reason=reason, asked=asked, **base)  # type: ignore[arg-type]
         with pytest.raises(al.OutcomeError, match=words):
             none.require_value()

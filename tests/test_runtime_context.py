@@ -788,7 +788,7 @@ async def test_inspect_shows_a_cut_and_the_call_that_made_its_summary(
         assert main(["inspect", path, *words]) == 0
         return capsys.readouterr().out
 
-    assert "asked        with 1 summary of 2 (r4/summary/1)" in await asyncio.to_thread(inspect, "--run", "r4")
+    assert "asked        with 1 summary of 2 turns (r4/summary/1)" in await asyncio.to_thread(inspect, "--run", "r4")
     assert "asked        without 3 turns" in await asyncio.to_thread(inspect, "--run", "r5")
     assert "made for     r4" in await asyncio.to_thread(inspect, "--run", "r4/summary/1")
     assert "asked" not in await asyncio.to_thread(inspect, "--run", "r3")
@@ -800,4 +800,4 @@ async def test_inspect_shows_a_cut_and_the_call_that_made_its_summary(
     page = tmp_path / "page.html"
     await asyncio.to_thread(inspect, "--html", str(page))
     text = page.read_text(encoding="utf-8")
-    assert "with 1 summary of 2 (r4/summary/1)" in text
+    assert "with 1 summary of 2 turns (r4/summary/1)" in text

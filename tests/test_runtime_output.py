@@ -100,7 +100,7 @@ async def test_a_run_gives_the_value_by_the_route_that_the_server_has(replay_ser
     async with over_http(replay_server, route) as runtime:
         result = await runtime.run(agent(), "go")
         events = await check_end(runtime, result.ref, "completed")
-    assert (result.value, result.require_value(), result.has_value) == (TICKET, TICKET, True)
+    assert (result.value, result.require_value(), result.has_value, result.asked) == (TICKET, TICKET, True, True)
     assert (result.text, result.model_calls) == ("" if route == "call" else TEXT, 1)
     starts = [event for event in events if isinstance(event, al.ModelStart)]
     assert [(start.transport, start.route) for start in starts] == [("structured:Ticket", route)]
@@ -485,7 +485,8 @@ async def test_an_agent_without_an_output_asks_as_a_session_and_has_no_value() -
                 told += [(e.transport, e.route) async for e in run if isinstance(e, al.ModelStart)]
                 result = await run.result()
             assert (result.value, result.has_value) == (None, False)
-            with pytest.raises(al.OutcomeError, match="expected a value, got completed"):
+            assert result.asked is False
+            with pytest.raises(al.OutcomeError, match=r"expected a value, got completed \(no output was asked for\)"):
                 result.require_value()
     assert told == [("core:session", "session")] * 2 + [("core:plain-text", "text")]
 

@@ -64,7 +64,6 @@ async def test_a_call_is_a_run_of_its_own_with_its_facts(ground: Ground) -> None
         with pytest.raises(OutputRefused) as caught:
             await made.invoke("q", transport=TICKET)
         ref = result.invocation.ref
-        assert ref is not None
         status = await runtime.read(ref)
         assert (status.state, status.attempt_id) == ("found", result.invocation.invocation_id)
         assert status.reply is not None
@@ -118,8 +117,9 @@ async def test_a_task_that_a_sink_of_a_call_began_may_close_the_runtime_and_is_c
 
     runtime = al.Runtime(ScriptedProvider([reply("hi")]))
     async with runtime:
-        with pytest.raises(al.RunCancelled):
+        with pytest.raises(al.RunCancelled, match=r"^the call was cut off: its runtime closed$") as caught:
             await runtime.runner(sink=Closing()).invoke("go")
+        assert (caught.value.what, caught.value.ref) == ("runtime", "")
         await runtime.aclose()
         with pytest.raises(InputError, match="got one that is closed"):
             runtime.runner()
@@ -202,7 +202,7 @@ async def test_a_value_is_returned_once_it_is_stored(ground: Ground) -> None:
     ref = ""
     async with ground.runtime(ScriptedProvider([reply("hi", usage=(1, 1))])) as runtime:
         result = await runtime.runner().invoke("q")
-        ref = result.invocation.ref or ""
+        ref = result.invocation.ref
     async with ground.runtime(ScriptedProvider([])) as later:
         status = await later.read(ref, result.invocation.invocation_id)
         assert status.reply is not None

@@ -13,7 +13,8 @@ __all__ = ["Collecting"]
 class Collecting(Protocol):
     """Takes the pieces of an answer, and the checked reply at its end. Made for one model call.
 
-    An error that it raises ends the attempt.
+    An error that it raises ends the attempt. Where it only does not want the answer, it raises none, and
+    says so from `finish`: the reply is stored then.
     """
 
     @property
@@ -42,5 +43,5 @@ class Collecting(Protocol):
         ...
 
     def finish(self, reply: ModelReply) -> Exception | None:
-        """Make the value; return why there is none."""
+        """Make the value; return why there is none, be it that a piece was refused before."""
         ...

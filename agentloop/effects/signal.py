@@ -46,6 +46,8 @@ class Signal:
         seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if type(name) is not str:
+            raise InputError(f"Signal.name: expected str, got {type(name).__name__}")
         if type(parents) is not tuple or any(not isinstance(parent, Signal) for parent in parents):
             raise InputError(f"Signal.parents: expected a tuple of Signal, got {type(parents).__name__}")
         if seconds is not None:
@@ -96,7 +98,7 @@ class Signal:
         """Cancel it and all below, without waiting. The first reason stands.
 
         Args:
-            reason: raised to whoever works under it; a `RunCancelled` by default.
+            reason: raised to whoever works under it; by default a `RunCancelled` that names the signal.
 
         Raises:
             InputError: ``reason`` is no exception.
@@ -104,7 +106,7 @@ class Signal:
         if reason is not None and not isinstance(reason, BaseException):
             raise InputError(f"Signal.cancel: expected an exception or None, got {type(reason).__name__}")
         if self.reason is None:
-            self._reason = reason or RunCancelled(self._name)
+            self._reason = reason or RunCancelled(self._name, "signal")
         for listener in list(self._listeners.values()):
             listener()
 

@@ -22,16 +22,18 @@ class ModelCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     Attributes:
         invocation_id: the same as in its trace and its events.
-        call_sequence: number of the call, from 1.
+        call_sequence: its number among the calls of its own runner or run, from 1; children count for themselves.
         started_at_ms: wall clock, milliseconds since the Unix epoch.
         stage_id, model_id, model, transport, route: as in `ModelCallTrace`.
+        status: ``success``, always.
         usage: tokens as reported, None when unknown.
-        ref: the run that it is stored as, for `Runtime.read`; None where it is part of a run that goes on.
+        ref: the run that it is stored as, for `Runtime.read`: one of its own, or the run it is part of.
     """
 
     invocation_id: str
     call_sequence: int
     started_at_ms: int
+    ref: str
     stage_id: str | None = None
     model_id: str | None = None
     model: str = ""
@@ -39,7 +41,6 @@ class ModelCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     route: str = ""
     status: Literal["success"] = "success"
     usage: Usage | None = None
-    ref: str | None = None
 
 
 class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +60,8 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         started_at_ms: when its preparation began: wall clock, milliseconds since the Unix epoch.
         duration_ms: from there to its end: preparation, sending, parsing and delivery. Calls overlap,
             so durations do not add up to a cost.
-        call_sequence: its number among the calls that were really sent, from 1.
+        call_sequence: its number among the calls of its own runner, or run, that were really sent, from 1;
+            children count for themselves.
         stage_id: the host's word for where it was made.
         model_id: the host's word for a registered model; None where it has none.
         model: as it was asked for on the wire.
@@ -91,10 +93,13 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """The record of a call that succeeded.
 
         Raises:
-            ConflictError: it did not succeed; such a call has no record.
+            ConflictError: it did not succeed, or is no run's; such a call has no record.
         """
         if self.status != "success":
             raise _no_record("model call", self.invocation_id, self.status)
+        ref = self.run_id if self.ref is None else self.ref
+        if ref is None:
+            raise ConflictError(f"model call {self.invocation_id!r}", "expected the call of a run, got that of none")
         return ModelCallRecord(
             invocation_id=self.invocation_id,
             call_sequence=self.call_sequence,
@@ -105,7 +110,7 @@ class ModelCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             transport=self.transport,
             route=self.route,
             usage=self.usage,
-            ref=self.ref,
+            ref=ref,
         )
 
 

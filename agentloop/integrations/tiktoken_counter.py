@@ -6,6 +6,7 @@ those are not counted at all. Leave a `TokenBudget` a margin.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -29,14 +30,15 @@ class TiktokenCounter:
 
     Args:
         encoding: an encoding's name, as ``o200k_base``, or a ``tiktoken.Encoding``. For a name the
-            package loads a table, from the network where it has none on disk; what goes wrong
-            there is raised as it is.
+            package loads a table, from the network where the directory that ``TIKTOKEN_CACHE_DIR``
+            names has none.
 
     Attributes:
         identity: ``tiktoken:`` and the encoding's name.
 
     Raises:
-        InputError: the package is not installed, or there is no such encoding.
+        InputError: the package is not installed, there is no such encoding, or its table could not be loaded;
+            ``__cause__`` is what went wrong then.
     """
 
     __slots__ = ("_encode", "identity")
@@ -50,7 +52,7 @@ class TiktokenCounter:
             if encoding not in tiktoken.list_encoding_names():
                 names = ", ".join(sorted(tiktoken.list_encoding_names()))
                 raise InputError(f"TiktokenCounter.encoding: expected one of {names}, got {encoding!r}")
-            encoding = tiktoken.get_encoding(encoding)
+            encoding = _loaded(tiktoken.get_encoding, encoding)
         if not isinstance(encoding, tiktoken.Encoding):
             got = type(encoding).__name__
             raise InputError(f"TiktokenCounter.encoding: expected a tiktoken.Encoding or its name, got {got}")
@@ -68,6 +70,15 @@ class TiktokenCounter:
             texts += sum(len(self._encode(text)) for text in message_texts(message))
         declared = (*map(_tool_text, request.tools), *_format_text(request.options))
         return messages * TOKENS_PER_MESSAGE + texts + sum(len(self._encode(text)) for text in declared)
+
+
+def _loaded(load: Callable[[str], Any], name: str) -> Any:
+    try:
+        return load(name)
+    except Exception as error:  # of the network, the disk, or the package's own
+        do = "hand over a tiktoken.Encoding, or set TIKTOKEN_CACHE_DIR to a directory that holds the table"
+        rule = f"expected the table of {name!r}, got {type(error).__name__}; {do}"
+        raise InputError(f"TiktokenCounter.encoding: {rule}") from error
 
 
 def _tool_text(tool: FunctionSpec) -> str:

@@ -180,6 +180,6 @@ def _of_calls(output: TypedOutput[T], transport: str) -> Callable[[ModelReply], 
             refused = OutputRefused("several_calls", f"expected one call of the output function, got {len(values)}")
         if len(values) == 1:
             return values[0]
-        raise OutputRefused(refused.code, refused.rule, transport=transport)
+        raise OutputRefused(refused.code, refused.rule, transport=transport, feedback=refused.feedback)
 
     return read

@@ -62,8 +62,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         instruction: what the model is told; not empty.
-        max_chars: room kept for its text, 1 and up; for a plan with a budget in characters.
-        max_tokens: the same for a plan with a budget in tokens, which needs it; 1 and up.
+        max_chars: room for its text, 1 and up; a longer one is cut, with the mark `` [cut]`` at its end. A plan
+            with a budget in characters keeps this room.
+        max_tokens: what a plan with a budget in tokens keeps in its place, and needs; 1 and up. It is also what
+            the call may write, so that a text that would be longer is ``incomplete``.
 
     Raises:
         InputError: a value of another type or outside its range, by name.

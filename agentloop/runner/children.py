@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -21,9 +22,9 @@ class ChildLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What all runners below one root share; fixed at the root (R280, R281).
 
     Attributes:
-        max_depth: how deep children may be, the root being at 0.
+        max_depth: how deep children may be, the root being at 0; 0 and up, where 0 allows none.
         max_concurrent_calls: model calls of children at a time, 1 and up; further ones wait, in order.
-        max_children: how many there may ever be; one that ended makes no room for another.
+        max_children: how many there may ever be, 0 and up; one that ended makes no room for another.
 
     Raises:
         InputError: a value that is no integer in its range, by name.
@@ -98,11 +99,14 @@ async def run_children(tasks: Sequence[Callable[[], Awaitable[T]]], *, max_concu
     also those that have not begun, and is raised as itself.
 
     Args:
-        tasks: functions without arguments, each with its own `ModelRunner.child` for instance.
+        tasks: functions without arguments that return an awaitable, each with its own `ModelRunner.child` for
+            instance.
         max_concurrent: 1 and up.
 
     Raises:
-        InputError: a task is no function, or the number is out of range; nothing was begun.
+        InputError: a task is no function, or the number is out of range; nothing was begun, and coroutines
+            that were handed over in place of functions are closed. Or a function returned no awaitable,
+            which is a failure as any other.
         asyncio.CancelledError: the caller was cancelled, or a task raised it of its own.
         Exception: the first failure.
     """
@@ -111,7 +115,8 @@ async def run_children(tasks: Sequence[Callable[[], Awaitable[T]]], *, max_concu
         raise InputError(f"tasks: expected a sequence of functions, got {type(tasks).__name__}")
     for at, task in enumerate(tasks):
         if not callable(task):
-            raise InputError(f"tasks[{at}]: expected a function without arguments, got {type(task).__name__}")
+            _close(tasks)
+            raise InputError(f"tasks[{at}]: expected a function without arguments, got {_kind(task)}")
     crew = _Crew(tasks)
     async with Bound(Signal()):  # a cancel of the caller's own comes before what a task raised
         await crew.run(min(max_concurrent, len(tasks)))
@@ -151,12 +156,30 @@ class _Crew(Generic[T]):
         assert me is not None, "a coroutine runs in a task"
         for at, task in self._waiting:
             try:
-                self.results[at] = await task()
+                self.results[at] = await _awaitable(task(), at)
             except BaseException as error:
                 self.first = self.first or error
                 raise _Failed from error
             if me.cancelling():  # the task kept that to itself; none is begun after it
                 raise asyncio.CancelledError
+
+
+def _awaitable(given: Awaitable[T], at: int) -> Awaitable[T]:
+    if not inspect.isawaitable(given):
+        rule = f"expected a function that returns an awaitable, got one that returned {type(given).__name__}"
+        raise InputError(f"tasks[{at}]: {rule}")
+    return given
+
+
+def _close(tasks: Sequence[object]) -> None:
+    """Close the coroutines among tasks that are refused: nobody will await them."""
+    for task in tasks:
+        if inspect.iscoroutine(task):
+            task.close()
+
+
+def _kind(task: object) -> str:
+    return "a coroutine; hand over the function itself" if inspect.iscoroutine(task) else type(task).__name__
 
 
 async def _ended(crew: Sequence[asyncio.Task[None]]) -> None:

@@ -1,4 +1,8 @@
-"""The collector of one attempt, held to its contract."""
+"""The collector of one attempt, held to its contract.
+
+A refusal while the reply arrives ends nothing yet: the reply is read to its end, so that it is stored and
+what it cost is known, and the collector, which is asked nothing more, has refused it then.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class Collection(Generic[T]):
         peak: the most characters that it held and said so.
     """
 
-    __slots__ = ("_collector", "_create", "_max_chars", "_ref", "_transport", "_value", "_wanted", "peak")
+    __slots__ = ("_collector", "_create", "_max_chars", "_ref", "_refusal", "_transport", "_value", "_wanted", "peak")
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class Collection(Generic[T]):
         self._transport, self._ref = transport, ref
         self._collector: Collector[T] | None = None
         self._value: tuple[T] | None = None
+        self._refusal: OutputRefused | None = None
         self._wanted = check
         self.peak = 0
 
@@ -77,19 +82,21 @@ class Collection(Generic[T]):
         self._count(collector)
 
     def take(self, delta: TextDelta | CallDelta) -> None:
-        """Hand on the next fragment.
+        """Hand on the next fragment; once the collector has refused one, hand on nothing.
 
         Raises:
-            OutputRefused: the answer can no longer be what was asked for, or the count is no count.
-            BudgetError: ``max_output_chars``.
+            OutputRefused: ``bad_output_chars``. BudgetError: ``max_output_chars``.
         """
+        if self._refusal is not None:
+            return
         collector = self._collector
         assert collector is not None, "a collector is made before the first fragment"
         try:
             collector.push(delta.text if type(delta) is TextDelta else delta)  # type: ignore[arg-type]  # as above
         except OutputRefused as error:
             self._name(error)
-            raise
+            self._refusal = error
+            return
         self._count(collector)
 
     def check(self) -> None:
@@ -97,7 +104,9 @@ class Collection(Generic[T]):
         self._wanted()
 
     def finish(self, reply: ModelReply) -> Exception | None:
-        """Make the value of the checked reply; return why there is none."""
+        """Make the value of the checked reply; return why there is none: the refusal of `take`, where it kept one."""
+        if self._refusal is not None:
+            return self._refusal
         collector = self._collector
         assert collector is not None, "a collector is made before the reply"
         try:

@@ -53,11 +53,14 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             to `build`, what follows keeps the same beginning until the budget is reached again, so that
             a provider's prompt cache holds. Not a limit: where what must be kept is over it, all goes
             that may.
-        keep_last: how many of the newest turns are always kept, 1 and up.
+        keep_last: how many of the newest turns are always kept, 1 and up. User messages that follow each
+            other without a reply between them are one turn, with the exchanges that answer them; so a
+            talk without any reply is one turn, and is never cut.
         pinned: what is always kept, with its whole turn: places in the list from 0 (one that the list
-            does not reach pins nothing), and user messages, which pin every equal one.
+            does not reach pins nothing), and user messages, which pin every equal one. Every message of the
+            list has a place, system messages (an agent's instructions) too.
         strategy: ``drop`` leaves turns out; ``summarise`` has a summary stand for them.
-        summary: how a summary is asked for.
+        summary: how a summary is asked for; its room is below the budget.
         messages: what is built from where `build` is given nothing else.
 
     Raises:
@@ -94,7 +97,16 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise InputError(f"ContextPlan.summary: expected Summary, got {type(self.summary).__name__}")
         if self.strategy == "summarise" and self.max_tokens is not None and self.summary.max_tokens is None:
             raise InputError("ContextPlan.summary: expected max_tokens= for a budget in tokens")
+        if self.strategy == "summarise":
+            self._check_room()
         check_messages("ContextPlan.messages", self.messages)
+
+    def _check_room(self) -> None:
+        """Refuse room for a summary that could never fit, whatever is left out beside it."""
+        name = "max_tokens" if self.max_chars is None else "max_chars"
+        room, allowed = getattr(self.summary, name), self._budget[1]
+        if room >= allowed:
+            raise InputError(f"ContextPlan.summary: expected {name} below the plan's {int(allowed)}, got {room}")
 
     def build(
         self,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ..admission import digest
 from ..effects import Signal, ToolThreads, settle
-from ..errors import AgentLoopError
+from ..errors import AgentLoopError, RunCancelled
 from ..exchange import Book, CallBasis, ReceiptMint, RunOutcome, Turn
 from ..limits import CLOSE_SECONDS
 from ..messages import FunctionSpec, Message, ModelOptions
@@ -71,7 +71,7 @@ class Host:
         self.new_id, self.clock, self.now_ms = new_id, clock, now_ms
         self.sleep, self.random, self.inside = sleep, random, inside
         self.threads = ToolThreads(1)  # no model call runs a tool
-        self.signal = Signal("of a runtime that closed", clock=clock)
+        self.signal = Signal("runtime", clock=clock)
         self.hub: ObserverHub | None = None
         self._observers, self._own_hub = observers, False
         self._open: dict[str, asyncio.Task[Any] | None] = {}  # by what task
@@ -194,7 +194,7 @@ class Host:
 
     async def close(self) -> None:
         """Cut off the calls under way, and wait until they have stored their ends. Idempotent."""
-        self.signal.cancel()
+        self.signal.cancel(RunCancelled("", "runtime"))
         await self._idle.wait()
         if self._own_hub and self.hub is not None:
             await self.hub.close(CLOSE_SECONDS)

@@ -207,6 +207,7 @@ class ModelRunner:
         self._check_owner(prepared)
         context = taken(input)
         if type(input) is ContextPlan:
+            self._check_counted(input)
             built = input.build(count=counter_of(self._per_call.sizes.tokens))
             if type(built) is not BuiltContext:
                 raise InputError("input: expected a plan that fits without a summary; make it with build() first")
@@ -412,10 +413,15 @@ class ModelRunner:
         finally:
             self._busy = False
 
+    def _check_counted(self, plan: ContextPlan) -> None:
+        if plan.max_tokens is not None and self._per_call.sizes.tokens is None:
+            raise InputError("input: expected a runner with a token_budget, for a plan with max_tokens")
+
     async def _build(self, plan: ContextPlan, summaries: Sequence[SummaryOf]) -> BuiltContext:
         async def ask(needed: NeedsSummary, messages: tuple[Message, ...]) -> tuple[str, str]:
             return await self.summarise(needed.summary, messages)
 
+        self._check_counted(plan)
         sizes = self._per_call.sizes
         return await build_context(
             plan, plan.messages, ask, summaries=summaries, tokens=sizes.tokens, max_chars=sizes.max_input_chars
@@ -436,7 +442,6 @@ class ModelRunner:
         context = BuiltContext(messages=messages, max_chars=math.inf, source_messages=len(messages))
         result = await self._calls.make(context, prepared, self._host.clock(), purpose)
         ref = result.invocation.ref
-        assert ref is not None, "a call is stored"
         return require_summary(result.value, ref), ref
 
     def _transport(self, given: Transport[Any] | str | None) -> Transport[Any]:

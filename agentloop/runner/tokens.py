@@ -56,7 +56,9 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_count("TokenBudget.window", self.window, 1)
         check_count("TokenBudget.margin", self.margin, 0, self.window - 1)
-        identity = getattr(self.counter, "identity", None)
+        if not hasattr(self.counter, "identity"):
+            raise InputError(f"TokenBudget.counter: expected a TokenCounter, got {type(self.counter).__name__}")
+        identity = self.counter.identity
         if type(identity) is not str or not identity:
             got = "an empty one" if identity == "" else type(identity).__name__
             raise InputError(f"TokenBudget.counter: expected an identity that is a non-empty string, got {got}")

@@ -2,8 +2,9 @@
 
 A transport prepares one interaction for one stage: what is added to the request (an instruction,
 tools, options) and how the answer is collected. A collector is made for each call and shares
-nothing with another one (R186). It is given the fragments of a stream while it runs, so that it can
-refuse early, and the checked reply at its end, which alone gives the value.
+nothing with another one (R186). It is given the fragments of a stream while it runs, so that what no end can mend
+is known early, and the checked reply at its end, which alone gives the value. A refusal cuts no stream
+off: the reply is read to its end, stored and paid for, whoever refused it when.
 
     prepare(stage) -> Interaction;  create_response() -> Collector;  push(fragment)*;  finish(reply) -> value
 """
@@ -56,7 +57,9 @@ class Collector(Protocol[T_co]):
         """Take the next fragment.
 
         Raises:
-            OutputRefused: the answer can no longer be what was asked for.
+            OutputRefused: the answer can no longer be what was asked for. It is the call's error once the reply
+                was read to its end and stored; neither `push` nor `finish` is called again, nor is anything
+                counted. Any other error cuts the call off at once.
         """
         ...
 

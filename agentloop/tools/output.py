@@ -105,7 +105,7 @@ class TypedOutput(Generic[T]):
 
         Raises:
             OutputRefused: ``invalid_json``, ``not_an_object`` or ``schema_mismatch``; its rule
-                holds nothing of the text but names of the schema.
+                holds nothing of the text but names of the schema, its feedback may.
             ToolDefinitionError: the type is at fault: its own code raises, or changes what it is given.
         """
         return self._value(lambda: self._arguments.decode(text))
@@ -146,10 +146,10 @@ class TypedOutput(Generic[T]):
         try:
             value = take()
         except ArgumentsRefused as error:
-            refused = OutputRefused(error.code, error.rule)
+            refused = OutputRefused(error.code, error.rule, feedback=error.feedback)
         else:
             return cast(T, value.value if self.wrapped else value)
-        raise refused  # outside of the handler: the feedback may name what the model wrote
+        raise refused  # outside of the handler: its text may name what the model wrote
 
     def __repr__(self) -> str:
         return f"<TypedOutput {self.name!r}>"

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from ..admission import canonical_text
+from ..error_info import error_info
 from ..errors import InputError
 from ..events import ToolCallRecord
 from ..messages import ToolResult
@@ -57,8 +58,12 @@ class ToolJournal(Protocol):
         """Record that a call begins; return its id: the one that was given, or a new one."""
         ...
 
-    def finish_tool(self, invocation_id: str, status: CallStatus) -> None:
-        """Record how a call went; called once for each that began."""
+    def finish_tool(self, invocation_id: str, status: CallStatus, *, code: str | None = None) -> object:
+        """Record how a call went; called once for each that began. What it returns is not looked at.
+
+        Args:
+            code: of the error, as in `ErrorInfo`; None where the call went well.
+        """
         ...
 
 
@@ -255,6 +260,7 @@ class _Call:
             return
         cancelled = self._unwanted or not isinstance(error, Exception)
         try:
-            self._pipeline.journal.finish_tool(self._id, "cancelled" if cancelled else "error")
+            status: CallStatus = "cancelled" if cancelled else "error"
+            self._pipeline.journal.finish_tool(self._id, status, code=error_info(error).code)
         except Exception as fault:  # noqa: BLE001  # told beside the error that came first
             error.add_note(f"The end of this call of tool {self._tool.name!r} was not recorded: {type(fault).__name__}")

@@ -55,11 +55,21 @@ def test_the_first_reason_stands_and_is_raised_as_the_same_object_each_time() ->
 
 
 def test_a_cancel_without_a_reason_names_what_was_cancelled() -> None:
-    signal = Signal("r1")
+    signal = Signal("order-18")
     signal.cancel()
-    with pytest.raises(RunCancelled, match="run 'r1' was cancelled") as caught:
+    with pytest.raises(RunCancelled, match=r"^signal 'order-18' was cancelled$") as caught:
         signal.check()
     assert caught.value is signal.reason
+    assert (caught.value.what, caught.value.ref) == ("signal", "order-18")
+    unnamed = Signal()
+    unnamed.cancel()
+    assert str(unnamed.reason) == "a signal without a name was cancelled"
+
+
+@pytest.mark.parametrize("name", [3, None, b"r1", Signal()])
+def test_a_name_is_a_text(name: Any) -> None:
+    with pytest.raises(InputError, match=rf"^Signal\.name: expected str, got {type(name).__name__}$"):
+        Signal(name)
 
 
 def test_a_cancel_reaches_everything_below_and_nothing_above() -> None:

@@ -151,6 +151,17 @@ def test_a_call_that_gave_no_value_has_a_trace_and_no_record(status: Any) -> Non
         trace.record()
 
 
+def test_a_record_names_the_run_that_its_call_is_stored_as() -> None:
+    """A run of its own, or the one that it is part of; there is none of a call of no run."""
+    trace = al.ModelCallTrace(
+        invocation_id="a", started_at_ms=1, duration_ms=0, call_sequence=1, stage_id="s", status="success", run_id="r"
+    )
+    assert trace.record().ref == "r"
+    assert msgspec.structs.replace(trace, ref="own").record().ref == "own"
+    with pytest.raises(al.ConflictError, match="model call 'a': expected the call of a run, got that of none"):
+        msgspec.structs.replace(trace, run_id=None).record()
+
+
 def test_a_record_of_a_success_holds_the_documented_fields() -> None:
     """(R253, R254)"""
     told = Told()
@@ -171,7 +182,7 @@ def test_a_record_of_a_success_holds_the_documented_fields() -> None:
         "route": "call",
         "status": "success",
         "usage": {**usage, "total_tokens": 7},
-        "ref": None,
+        "ref": told.run_id,
     }
     assert msgspec.to_builtins(journal.tools[0].record()) == {
         "invocation_id": "e1",

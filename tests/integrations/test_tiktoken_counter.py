@@ -95,6 +95,22 @@ def test_an_encoding_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
         TiktokenCounter("gpt")
 
 
+@pytest.mark.parametrize("fault", [OSError("no network"), ValueError("hash"), ImportError("requests")], ids=repr)
+def test_a_table_that_cannot_be_loaded_says_what_to_do(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    def load(_: str) -> Any:
+        raise fault
+
+    monkeypatch.setattr(tiktoken, "list_encoding_names", lambda: ["bytes"])
+    monkeypatch.setattr(tiktoken, "get_encoding", load)
+    with pytest.raises(InputError) as caught:
+        TiktokenCounter("bytes")
+    assert str(caught.value) == (
+        f"TiktokenCounter.encoding: expected the table of 'bytes', got {type(fault).__name__}; hand over a "
+        "tiktoken.Encoding, or set TIKTOKEN_CACHE_DIR to a directory that holds the table"
+    )
+    assert caught.value.__cause__ is fault
+
+
 def test_what_is_no_encoding_is_refused() -> None:
     with pytest.raises(InputError, match=r"expected a tiktoken\.Encoding or its name, got NoneType"):
         TiktokenCounter(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -394,6 +395,56 @@ async def test_what_is_no_task_is_refused_before_any_begins(tasks: Any, max_conc
     with pytest.raises(al.InputError) as caught:
         await al.run_children(tasks, max_concurrent=max_concurrent)
     assert str(caught.value).startswith(message)
+
+
+async def test_coroutines_in_place_of_functions_are_refused_and_closed() -> None:
+    """Warnings are errors here, so one that was never awaited would be noticed."""
+    begun: list[int] = []
+
+    async def work(at: int) -> int:
+        begun.append(at)
+        return at
+
+    tasks: Any = [partial(work, 0), work(1), work(2)]
+    with pytest.raises(al.InputError) as caught:
+        await al.run_children(tasks, max_concurrent=2)
+    rule = "expected a function without arguments, got a coroutine; hand over the function itself"
+    assert str(caught.value) == f"tasks[1]: {rule}"
+    assert [inspect.getcoroutinestate(task) for task in tasks[1:]] == [inspect.CORO_CLOSED] * 2
+    assert begun == []
+    mixed: Any = [None, work(3)]
+    with pytest.raises(al.InputError, match=r"tasks\[0\]: .* got NoneType"):
+        await al.run_children(mixed, max_concurrent=1)
+    assert inspect.getcoroutinestate(mixed[1]) == inspect.CORO_CLOSED
+
+
+async def test_a_task_that_returns_nothing_to_await_is_named_and_ends_the_others() -> None:
+    ended = asyncio.Event()
+
+    async def long() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    tasks: Any = [long, lambda: 7, long]
+    with pytest.raises(al.InputError) as caught:
+        await al.run_children(tasks, max_concurrent=2)
+    rule = "expected a function that returns an awaitable, got one that returned int"
+    assert str(caught.value) == f"tasks[1]: {rule}"
+    assert ended.is_set()
+    assert not other_tasks()
+
+
+async def test_what_a_task_returns_may_be_any_awaitable() -> None:
+    loop = asyncio.get_running_loop()
+
+    def future() -> asyncio.Future[int]:
+        made: asyncio.Future[int] = loop.create_future()
+        made.set_result(4)
+        return made
+
+    assert await al.run_children([future, returning(5)], max_concurrent=1) == [4, 5]
 
 
 @pytest.mark.parametrize(

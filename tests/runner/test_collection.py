@@ -155,6 +155,40 @@ def test_there_is_room_for_anything_where_there_is_no_limit_and_for_nothing_at_z
     assert empty.finish(reply("")) is None
 
 
+def test_a_refusal_in_the_stream_is_kept_for_the_end_and_the_collector_asked_nothing_more() -> None:
+    """Neither a fragment nor a count: what it said first is what is wrong with the reply."""
+
+    class Once(Counting):
+        def push(self, fragment: Any, /) -> None:
+            super().push(fragment)
+            raise OutputRefused("no", f"rule {len(self.log)}")
+
+    collector = Once(3, 99)  # a count that would be over
+    collection = of(lambda: collector)
+    collection.begin()
+    collection.take(TEXT)
+    collection.take(PIECE)
+    found = collection.finish(reply("ab"))
+    assert type(found) is OutputRefused
+    assert (found.code, found.rule, found.transport, found.ref) == ("no", "rule 2", "t", "r")
+    assert collection.finish(reply("ab")) is found
+    assert collector.log == ["count", "push ab"]
+    assert collection.peak == 3
+
+
+@pytest.mark.parametrize("raised", [ValueError("own"), BudgetError("own", 1, 2), KeyboardInterrupt()], ids=repr)
+def test_any_other_error_in_the_stream_ends_the_attempt_at_once(raised: BaseException) -> None:
+    class Broken(Counting):
+        def push(self, fragment: Any, /) -> None:
+            raise raised
+
+    collection = of(lambda: Broken(0))
+    collection.begin()
+    with pytest.raises(type(raised)) as caught:
+        collection.take(TEXT)
+    assert caught.value is raised
+
+
 @pytest.mark.parametrize("at", ["made", "push", "finish"])
 def test_a_refusal_gets_the_name_and_the_run_where_it_has_none(at: str) -> None:
     class Refusing(Counting):

@@ -300,7 +300,7 @@ def test_no_summary_is_asked_for_that_could_not_fit() -> None:
 
 def test_where_summaries_make_messages_longer_the_refusal_says_what_they_come_to_without() -> None:
     said = (user("q" * 10), answer("A" * 10), user("d" * 10))
-    plan = ContextPlan(max_chars=29, strategy="summarise", summary=Summary(max_chars=100))
+    plan = ContextPlan(max_chars=29, strategy="summarise", summary=Summary(max_chars=20))
     with pytest.raises(LimitExceeded, match="max_context_chars: allowed 29, got at least 30"):
         plan.build(said)
 
@@ -379,6 +379,15 @@ def test_a_plan_has_exactly_one_budget() -> None:
         ({"strategy": "forget"}, "ContextPlan.strategy: expected 'drop' or 'summarise'"),
         ({"strategy": Word("drop")}, "ContextPlan.strategy: expected 'drop' or 'summarise'"),
         ({"summary": "short"}, "ContextPlan.summary: expected Summary, got str"),
+        ({"strategy": "summarise"}, "ContextPlan.summary: expected max_chars below the plan's 1, got 2000"),
+        (
+            {"strategy": "summarise", "max_chars": 50, "summary": Summary(max_chars=50)},
+            "ContextPlan.summary: expected max_chars below the plan's 50, got 50",
+        ),
+        (
+            {"strategy": "summarise", "max_chars": None, "max_tokens": 9, "summary": Summary(max_tokens=9)},
+            "ContextPlan.summary: expected max_tokens below the plan's 9, got 9",
+        ),
         ({"messages": [TALK[0]]}, "ContextPlan.messages: expected a tuple of messages, got list"),
         ({"messages": ("secret",)}, "ContextPlan.messages[0]: expected a message, got str"),
     ],
@@ -386,6 +395,24 @@ def test_a_plan_has_exactly_one_budget() -> None:
 def test_a_plan_is_checked_when_it_is_made(fields: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=re.escape(says)):
         ContextPlan(**{"max_chars": 1, **fields})  # type: ignore[arg-type]
+
+
+def test_room_for_a_summary_counts_only_where_one_is_asked_for_and_in_the_unit_of_the_budget() -> None:
+    ContextPlan(max_chars=1)
+    ContextPlan(max_chars=math.inf, strategy="summarise")
+    ContextPlan(max_chars=51, strategy="summarise", summary=Summary(max_chars=50, max_tokens=900))
+    ContextPlan(max_tokens=10, strategy="summarise", summary=Summary(max_tokens=9))
+
+
+def test_what_is_said_before_any_reply_is_one_turn_and_places_count_instructions() -> None:
+    said = (SystemMessage(content="i"), user("a" * 9), user("b" * 9), answer("c" * 9), user("d" * 9))
+    made = ContextPlan(max_chars=20).build(said)
+    assert type(made) is BuiltContext
+    assert made.dropped == ((1, 4),)
+    with pytest.raises(LimitExceeded):
+        ContextPlan(max_chars=20, pinned=(2,)).build(said)  # the place of b, whose turn has a and c too
+    with pytest.raises(LimitExceeded):
+        ContextPlan(max_chars=15).build(said[:3])  # without a reply all of it is one turn, and the newest
 
 
 @pytest.mark.parametrize(
@@ -498,7 +525,9 @@ def test_building_what_was_built_changes_nothing(
     plan: ContextPlan, said: tuple[Message, ...], strategy: str, data: st.DataObject
 ) -> None:
     """Same input, same output; and with every summary that it asks for, it fits."""
-    plan = msgspec.structs.replace(plan, strategy=strategy, summary=Summary(max_chars=6))
+    assert plan.max_chars is not None
+    max_chars = max(7, plan.max_chars)
+    plan = msgspec.structs.replace(plan, strategy=strategy, summary=Summary(max_chars=6), max_chars=max_chars)
     known: list[SummaryOf] = []
     try:
         while type(made := plan.build(said, summaries=known)) is NeedsSummary:

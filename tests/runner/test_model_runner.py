@@ -76,7 +76,7 @@ async def test_all_forms_of_a_call_for_text_are_one() -> None:
         sink = RecordingSink()
         made, provider = runner(reply("hi", usage=(3, 1)), sink=sink)
         result = await made.invoke(said, **options)
-        record = msgspec.structs.replace(result.invocation, invocation_id="", started_at_ms=0, ref=None)
+        record = msgspec.structs.replace(result.invocation, invocation_id="", started_at_ms=0, ref="")
         seen.append((result.value, record, provider.requests, told(sink)))
     assert all(one == seen[0] for one in seen)
 
@@ -244,6 +244,61 @@ async def test_what_was_refused_is_charged_stored_and_can_be_read() -> None:
         assert status.reply.text == "no json"
         assert made.last_call is not None
         assert made.last_call.usage is not None
+
+
+@al.selection
+def pick(n: int) -> int:
+    """Pick."""
+    return n
+
+
+EARLY: list[tuple[al.Transport[Any], ModelReply, str]] = [
+    (al.PlainText(), reply("words", calls=[call("pick", n=1)]), "unexpected_call"),
+    (TICKET, reply("words", calls=[call("pick", n=1)]), "unexpected_call"),
+    (al.Structured(Ticket, route="json_text"), reply("words", calls=[call("pick", n=1)]), "unexpected_call"),
+    (al.Structured(Ticket, route="call"), reply("words", calls=[call("Ticket", title="x")]), "unexpected_text"),
+    (al.NativeCall("n", [pick]), reply("words", calls=[call("pick", n=1)]), "unexpected_text"),
+    (al.NativeCall("n", [pick]), reply(calls=[call("pick", n=1), call("pick", n=2)]), "several_calls"),
+    (al.JsonCall("j", [pick]), reply("words", calls=[call("pick", n=1)]), "unexpected_call"),
+    (al.Session("s", tools=[pick]), reply("words", calls=[call("other", n=1)]), "unknown_tool"),
+]
+
+
+@pytest.mark.parametrize("deltas", [None, 2])
+@pytest.mark.parametrize(("transport", "said", "code"), EARLY, ids=lambda value: getattr(value, "id", None))
+async def test_a_reply_that_its_pieces_give_away_is_read_to_its_end_charged_once_and_stored(
+    transport: al.Transport[Any], said: ModelReply, code: str, deltas: int | None
+) -> None:
+    """Every transport that refuses early (R220)."""
+    said = msgspec.structs.replace(said, usage=reply(usage=(3, 2)).usage)
+    provider = ScriptedProvider([said, reply("again")], deltas=deltas)
+    sink, spent = RecordingSink(), al.Ledger()
+    async with on_backend(None, provider) as runtime:
+        made = runtime.runner(
+            transports=(transport,) if transport.id != al.PlainText().id else (), sink=sink, ledger=spent
+        )
+        with pytest.raises(OutputRefused) as caught:
+            await made.invoke("q", transport=transport.id)
+        assert (caught.value.code, caught.value.transport) == (code, transport.id)
+        assert caught.value.ref is not None
+        status = await runtime.read(caught.value.ref)
+        assert status.reply == said
+        with pytest.raises(al.OutcomeError, match=rf"got failed \({code}\)"):
+            await runtime.result(caught.value.ref)
+    assert (spent.spent("tokens"), spent.spent("model_calls"), len(provider.requests)) == (5, 1, 1)
+    end = sink.events[-1]
+    assert isinstance(end, al.ModelEnd)
+    previewed = any(isinstance(event, al.TextPreview) for event in sink.events)
+    assert previewed is bool(said.text)
+    assert (end.status, end.code, end.retracted, end.usage) == ("error", code, previewed, said.usage)
+
+
+async def test_a_stream_that_breaks_after_a_refusal_has_no_reply_and_says_so() -> None:
+    """What is wrong with a reply counts only where there is one."""
+    torn = broken(reply("words", calls=[call("pick", n=1)]), al.StreamRefused("truncated", 1, 2, "more", "its end"))
+    made, _ = runner(torn)
+    with pytest.raises(al.StreamRefused):
+        await made.invoke("q")
 
 
 # -- one at a time

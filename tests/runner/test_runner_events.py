@@ -27,7 +27,10 @@ FAULTS: list[Callable[[], Exception]] = [  # each raise has an error of its own
 
 
 class Unkind:
-    """A transport of a host's own that fails at one place: ``create``, ``push``, ``finish``, ``count`` or nowhere."""
+    """A transport of a host's own that fails at one place: ``create``, ``push``, ``finish``, ``count`` or nowhere.
+
+    It may also ``refuse`` the first fragment; it is asked nothing more then.
+    """
 
     id = "unkind"
 
@@ -45,6 +48,9 @@ class Unkind:
 
     def push(self, fragment: al.Fragment) -> None:
         self._at("push")
+        if self.fails == "refuse":
+            self.fails = "push"  # nor may it be asked again
+            raise al.OutputRefused("no", "expected another answer")
         self.output_chars += len(fragment) if isinstance(fragment, str) else 1
 
     def finish(self, reply: ModelReply) -> str:
@@ -93,7 +99,7 @@ answers = st.one_of(
 calls = st.fixed_dictionaries(
     {
         "transport": st.sampled_from(["core:plain-text", "unkind"]),
-        "fails": st.sampled_from([None, None, "create", "push", "finish", "count"]),
+        "fails": st.sampled_from([None, None, "create", "push", "refuse", "finish", "count"]),
         "sink": st.sampled_from([(), (), ("model.start",), ("model.output",), ("model.parsed",), ("model.end",)]),
         "input": st.sampled_from(["go", "go", "much too long for this runner " * 2]),
     }

@@ -121,6 +121,36 @@ async def test_what_is_not_the_value_is_refused_and_nobody_asks_again(
     assert len(replay_server.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("route", "answer", "code"),
+    [
+        ("json_schema", lambda: calling(VALUE), "unexpected_call"),
+        ("call", lambda: text(TEXT), "unexpected_text"),
+        ("call", lambda: calling(VALUE, calls=2), "several_calls"),
+        ("call", lambda: calling(VALUE, name="other"), "unknown_tool"),
+        ("json_text", lambda: calling(VALUE), "unexpected_call"),
+    ],
+)
+async def test_a_reply_that_is_refused_at_its_first_piece_is_read_to_its_end_stored_and_paid_for(
+    replay_server: ReplayServer, route: Route, answer: Callable[[], bytes], code: str
+) -> None:
+    """(R220)"""
+    replay_server.script(answer())
+    ticket = al.Structured(Ticket, route=route)
+    async with al.Runtime(al.ChatCompletions(replay_server.url, model="made-1", dialect="openai")) as runtime:
+        spent = al.Ledger()
+        runner = runtime.runner(transports=(ticket,), ledger=spent)
+        with pytest.raises(al.OutputRefused) as caught:
+            await runner.invoke("The printer is on fire", transport=ticket)
+        assert caught.value.code == code
+        assert caught.value.ref is not None
+        status = await runtime.read(caught.value.ref)
+        assert status.reply is not None
+        assert status.reply.usage is not None
+        assert status.reply.usage.total_tokens == 52
+        assert spent.spent("tokens") == 52
+
+
 @pytest.mark.parametrize(("dialect", "route"), ROUTES)
 async def test_a_stream_that_is_cut_gives_no_value_by_any_route(
     replay_server: ReplayServer, dialect: str, route: Route

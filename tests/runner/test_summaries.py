@@ -303,6 +303,19 @@ async def test_summaries_are_made_by_the_runners_own_model_with_the_room_the_pla
     assert summary_message("They met.") in other.requests[0].messages
 
 
+@pytest.mark.parametrize("strategy", ["drop", "summarise"])
+async def test_a_budget_in_tokens_wants_a_runner_that_counts_them(strategy: Any) -> None:
+    """(R214)"""
+    plan = al.ContextPlan(max_tokens=8, strategy=strategy, summary=al.Summary(max_tokens=5), messages=TALK)
+    made, provider = runner()
+    message = "^input: expected a runner with a token_budget, for a plan with max_tokens$"
+    with pytest.raises(al.InputError, match=message):
+        await made.invoke(plan)
+    with pytest.raises(al.InputError, match=message):
+        made.measure(plan, made.prepare())
+    assert (provider.requests, made.call_count) == ([], 0)
+
+
 async def test_the_answer_is_asked_for_in_the_callers_way_and_the_summary_as_text() -> None:
     class Ticket(msgspec.Struct):
         title: str

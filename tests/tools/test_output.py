@@ -147,6 +147,9 @@ def test_what_does_not_fit_is_refused_by_code_and_rule(text: str, code: str, rul
     assert rule in error.rule
     assert (error.transport, error.ref) == ("", None)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert error.feedback is not None
+    assert error.feedback.startswith("The argument")
+    assert error.feedback not in f"{error!r} {error}"
 
 
 class Named(msgspec.Struct):

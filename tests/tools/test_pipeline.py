@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import AdmissionError, InputError, ToolDefinitionError, ToolFailed, ToolResultError
-from agentloop.events import ToolCallRecord
+from agentloop.errors import (
+    AdmissionError,
+    AgentLoopError,
+    InputError,
+    ToolDefinitionError,
+    ToolFailed,
+    ToolResultError,
+)
+from agentloop.events import Journal, ToolCallRecord
 from agentloop.messages import FunctionSpec, ToolResult
 from agentloop.tools import (
     ArgumentsRefused,
@@ -30,10 +37,11 @@ from agentloop.tools.pipeline import CallStatus
 
 
 class Log:
-    """A journal that keeps what it is told, among what else happens."""
+    """A journal that keeps what it is told, among what else happens; codes apart."""
 
     def __init__(self, *, refuses: CallStatus | None = None) -> None:
         self.lines: list[str] = []
+        self.codes: list[str | None] = []
         self.refuses = refuses
 
     def begin_tool(
@@ -42,8 +50,9 @@ class Log:
         self.lines.append(f"begin {tool_id} {parent_invocation_id}")
         return invocation_id or "new"
 
-    def finish_tool(self, invocation_id: str, status: CallStatus) -> None:
+    def finish_tool(self, invocation_id: str, status: CallStatus, *, code: str | None = None) -> None:
         self.lines.append(f"{status} {invocation_id}")
+        self.codes.append(code)
         if status == self.refuses:
             raise OSError("disk")
 
@@ -437,13 +446,62 @@ def test_a_journal_that_cannot_begin_keeps_the_tool_from_running() -> None:
         def begin_tool(self, tool_id: str, **ids: str | None) -> str:
             raise OSError("disk")
 
-        def finish_tool(self, invocation_id: str, status: CallStatus) -> None:
+        def finish_tool(self, invocation_id: str, status: CallStatus, *, code: str | None = None) -> None:
             raise AssertionError("nothing began")
 
     for door in doors(act, ToolPipeline(journal=Full())):
         with pytest.raises(OSError, match="disk"):
             door("")
     assert ran == []
+
+
+class Unwanted(AgentLoopError):
+    code = "unwanted"
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "code"),
+    [
+        (None, "success", None),
+        (KeyError("x"), "error", "error"),
+        (ToolFailed("no"), "error", "tool_failed"),
+        (TimeoutError(), "error", "timeout"),
+        (KeyboardInterrupt(), "cancelled", "interrupted"),
+        (asyncio.CancelledError(), "cancelled", "cancelled"),
+    ],
+    ids=repr,
+)
+def test_a_journal_is_told_the_code_of_the_error_and_the_journal_of_runs_is_one(
+    raised: BaseException | None, status: CallStatus, code: str | None
+) -> None:
+    @tool
+    def act() -> None:
+        if raised is not None:
+            raise raised
+
+    for door in range(2):
+        log, journal = Log(), Journal()
+        for each in (log, journal):
+            work = doors(act, ToolPipeline(journal=each))[door]
+            if raised is None:
+                work("")
+            else:
+                with pytest.raises(type(raised)):
+                    work("")
+        assert (log.lines[-1], log.codes) == (f"{status} new", [code])
+        (trace,) = journal.tools
+        assert (trace.status, trace.code) == (status, code)
+
+
+def test_what_a_check_raised_is_the_code_of_a_call_that_was_not_wanted() -> None:
+    def check() -> None:
+        raise Unwanted
+
+    for at in range(2):
+        log = Log()
+        with pytest.raises(Unwanted):
+            doors(double, ToolPipeline(journal=log, check=check))[at]({"n": 1})
+        assert (log.lines[-1], log.codes) == ("cancelled new", ["unwanted"])
 
 
 def test_records_are_values_that_cannot_be_changed() -> None:

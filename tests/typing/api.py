@@ -88,6 +88,7 @@ assert_type(choose, al.Tool)
 assert_type(pick.resolve("{}", stage_id="s"), object)
 assert_type(al.ToolSet([pick]).resolve("pick", "{}", stage_id="s"), object)
 assert_type(al.ToolSet([count]).invoke("count", "{}", pipeline=al.ToolPipeline(execute=execute)).value, object)
+assert_type(al.ToolPipeline(journal=al.Journal()).journal, al.tools.ToolJournal | None)
 assert_type(al.ToolSet([pay, mail]).unstated(), tuple[str, ...])
 assert_type(count, al.Tool)
 
@@ -304,7 +305,7 @@ def transports_have_the_types_of_their_values(stage: Stage, reply: al.ModelReply
     assert_type(NativeCall("a", tools).prepare(stage).create_response().finish(reply), object)
     assert_type(JsonCall("b", [read_note]).prepare(stage).create_response().finish(reply), object)
     assert_type(Session("c", tools=tools).prepare(stage).create_response().finish(reply), SessionReply)
-    everything: list[Transport[Any]] = [PlainText(), NativeCall("a", tools), Session("c", tools=[read_note])]
+    everything: list[Transport[Any]] = [PlainText(), NativeCall("a", tools), Session("c", [read_note])]
     everything.clear()
 
 
@@ -347,6 +348,7 @@ async def calls_of_a_runner_have_the_types_of_their_values(
     assert_type(await runner.invoke("q", transport=name), al.ModelResult[object])
     result = await runner.invoke("q")
     assert_type(result.invocation, al.ModelCallRecord)
+    assert_type((await runtime.read(result.invocation.ref)).reply, al.ModelReply | None)
     assert_type(runner.last_call, al.ModelCallTrace | None)
 
 

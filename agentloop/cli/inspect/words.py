@@ -86,7 +86,8 @@ def cut(run: RunView) -> str | None:
     told = [f"without {counted(run.left_out, 'turn')}"] if run.left_out else []
     if run.summaries:
         refs = ", ".join(ref or "the host" for ref in run.summaries)
-        told.append(f"with {counted(len(run.summaries), 'summary', 'summaries')} of {run.summarised} ({refs})")
+        of = counted(run.summarised, "turn")
+        told.append(f"with {counted(len(run.summaries), 'summary', 'summaries')} of {of} ({refs})")
     return ", ".join(told) or None
 
 

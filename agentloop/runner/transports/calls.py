@@ -1,7 +1,8 @@
 """The collector of answers that are calls: one proposal, or text and several calls (R199).
 
-A fragment is a preview and becomes no receipt and no value (R204). What fragments are good for is to
-refuse early: once they show what no end can mend, the send is cut off instead of read to its end.
+A fragment is a preview and becomes no receipt and no value (R204). Once fragments show what no end can
+mend, the answer is refused with what was first wrong; the send is read to its end all the same, so that
+the reply is stored and its usage known.
 """
 
 from __future__ import annotations

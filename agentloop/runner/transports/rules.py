@@ -76,16 +76,15 @@ def fitting(build: Callable[[], T], *, transport: str, where: str = "") -> T:
         where: which text it is, when there are several.
 
     Raises:
-        OutputRefused: the text does not fit; the rule holds nothing of it.
+        OutputRefused: the text does not fit; the rule holds nothing of it, the feedback may.
     """
     refused: OutputRefused
     try:
         return build()
-    except ArgumentsRefused as error:
-        refused = OutputRefused(error.code, where + error.rule, transport=transport)
-    except OutputRefused as error:
-        refused = OutputRefused(error.code, where + error.rule, transport=transport)
-    raise refused  # outside of the handler: the feedback of refused arguments may quote them
+    except (ArgumentsRefused, OutputRefused) as error:
+        feedback = None if error.feedback is None else where + error.feedback
+        refused = OutputRefused(error.code, where + error.rule, transport=transport, feedback=feedback)
+    raise refused  # outside of the handler: the text of refused arguments may quote them
 
 
 def declared_chars(specs: Iterable[FunctionSpec]) -> int:

@@ -59,7 +59,7 @@ class Session:
         InputError: the id is no such text, or there is no tool.
     """
 
-    def __init__(self, id: str, *, tools: ToolSet | Sequence[Tool]) -> None:
+    def __init__(self, id: str, tools: ToolSet | Sequence[Tool]) -> None:
         self._id = require_id("Session", id)
         self._tools = require_tools("Session", tools)
 

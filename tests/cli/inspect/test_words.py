@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentloop.cli.inspect.words import clean, clock, counted, duration, size
+from agentloop.cli.inspect.views import RunView
+from agentloop.cli.inspect.words import clean, clock, counted, cut, duration, size
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,13 @@ from agentloop.cli.inspect.words import clean, clock, counted, duration, size
 )
 def test_a_span_has_the_unit_that_suits_it(ms: int | None, words: str) -> None:
     assert duration(ms) == words
+
+
+def test_what_a_run_is_not_asked_with_is_counted_in_turns() -> None:
+    assert cut(RunView(run_id="r")) is None
+    assert cut(RunView(run_id="r", summarised=7, summaries=["s"])) == "with 1 summary of 7 turns (s)"
+    both = RunView(run_id="r", left_out=2, summarised=1, summaries=[None])
+    assert cut(both) == "without 2 turns, with 1 summary of 1 turn (the host)"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from agentloop.errors import InputError, OutputRefused
-from agentloop.runner import JsonCall, NativeCall, Session, Structured
+from agentloop.runner import JsonCall, NativeCall, Session, Stage, Structured
 from agentloop.runner.transports.rules import require_completed
-from agentloop.testing import reply
+from agentloop.testing import call, reply
 from agentloop.tools import ToolSet, selection, tool
+from agentloop.wire import OPENAI
 from tests.source import imports, modules
 
 
@@ -28,7 +29,7 @@ def act(n: int) -> int:
 
 @pytest.mark.parametrize(("id", "words"), [(None, "got NoneType"), ("", "got 0"), ("x" * 129, "got 129")])
 def test_an_id_is_a_short_text(id: Any, words: str) -> None:
-    for make in (lambda: NativeCall(id, [pick]), lambda: JsonCall(id, [pick]), lambda: Session(id, tools=[pick])):
+    for make in (lambda: NativeCall(id, [pick]), lambda: JsonCall(id, [pick]), lambda: Session(id, [pick])):
         with pytest.raises(InputError, match=words):
             make()
     if id is not None:
@@ -70,6 +71,54 @@ def test_a_reply_that_is_no_answer_is_refused_in_one_way(of: Any, message: str) 
         require_completed(of, "t")
     assert message in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@selection(refine=(lambda n: f"There is no room {n}." if n > 3 else None,))
+def room(n: int) -> int:
+    """A room."""
+    return n
+
+
+ROOM_4 = "The arguments are not accepted: There is no room 4."
+
+
+@pytest.mark.parametrize(
+    ("transport", "said", "where"),
+    [
+        (NativeCall("t", [room]), reply(calls=[call("room", n=4)]), ""),
+        (JsonCall("t", [room]), reply('{"tool":"room","input":{"n":4}}'), "in $.input: "),
+        (Session("t", tools=[room]), reply(calls=[call("room", n=1), call("room", n=4)]), "call 1: "),
+    ],
+)
+def test_what_a_check_said_is_beside_the_text_of_the_refusal(transport: Any, said: Any, where: str) -> None:
+    collector = transport.prepare(Stage(stage_id="s", dialect=OPENAI)).create_response()
+    with pytest.raises(OutputRefused) as caught:
+        collector.finish(said)
+    error = caught.value
+    assert (error.code, error.transport) == ("refined", "t")
+    assert error.feedback is not None
+    assert error.feedback.startswith(where + ROOM_4)
+    assert "room 4" not in f"{error} {error!r} {error.args}"
+
+
+@pytest.mark.parametrize("route", ["json_schema", "call", "json_text"])
+def test_a_value_that_does_not_fit_is_said_to_a_model_with_the_names_that_it_wrote(route: Any) -> None:
+    text = '{"mine": {"own": "x"}}'
+    transport: Any = Structured(dict[str, dict[str, int]], route=route)
+    said = reply(calls=[call(transport.output.name, arguments_text=text)]) if route == "call" else reply(text)
+    collector = transport.prepare(Stage(stage_id="s", dialect=OPENAI)).create_response()
+    with pytest.raises(OutputRefused) as caught:
+        collector.finish(said)
+    assert caught.value.feedback is not None
+    assert "mine" in caught.value.feedback
+    assert "mine" not in f"{caught.value} {caught.value!r}"
+
+
+def test_a_refusal_that_has_said_it_all_has_nothing_for_a_model() -> None:
+    collector: Any = Structured(int, route="json_text").prepare(Stage(stage_id="s", dialect=OPENAI)).create_response()
+    with pytest.raises(OutputRefused) as caught:
+        collector.finish(reply("no json"))
+    assert caught.value.feedback is None
 
 
 def test_transports_know_nothing_of_receipts_effects_and_stores() -> None:
