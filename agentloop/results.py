@@ -18,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 Outcome = Literal["completed", "refused", "incomplete", "limit_reached"]
 
 
-class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
+class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, eq=False):
     """The end of a run that did not raise.
 
     Attributes:
@@ -40,7 +40,8 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
         value: the output of a completed run, made of its last reply; None where there is none.
         has_value: whether there is one, as an output may be None itself.
         asked: whether an output was asked for; None where that is not known, as the result was read without
-            an agent that has one.
+            an agent that has one. It says what was known to who made the result, not how the run ended, so it
+            is no part of equality.
     """
 
     outcome: Outcome
@@ -55,6 +56,16 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     value: T_co | None = None
     has_value: bool = False
     asked: bool | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self._compared == other._compared if isinstance(other, RunResult) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._compared)
+
+    @property
+    def _compared(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "asked")
 
     def require_text(self) -> str:
         """The text of a completed run.

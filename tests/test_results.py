@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import agentloop as al
@@ -71,6 +72,17 @@ async def test_usage_is_none_where_no_call_reported_any_and_never_zero() -> None
     """(R168)"""
     assert (await result(reply("hi"))).usage is None
     assert (await result(reply("hi", usage=(0, 0)))).usage == al.Usage(input_tokens=0, output_tokens=0, total_tokens=0)
+
+
+async def test_results_are_equal_whoever_knows_what_was_asked_for() -> None:
+    made = await result(reply("hi"))
+    for asked in (None, True, False):
+        other = msgspec.structs.replace(made, asked=asked)
+        assert other == made
+        assert hash(other) == hash(made)
+    assert msgspec.structs.replace(made, text="ho") != made
+    assert msgspec.structs.replace(made, has_value=True) != made
+    assert made != "hi"
 
 
 def test_a_value_is_there_or_required_in_vain() -> None:
