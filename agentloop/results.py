@@ -18,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 Outcome = Literal["completed", "refused", "incomplete", "limit_reached"]
 
 
-class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, eq=False):
+class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """The end of a run that did not raise.
 
     Attributes:
@@ -39,9 +39,6 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, eq=Fal
             ``context``) are runs of their own, and counted there; the run's limits cover them too.
         value: the output of a completed run, made of its last reply; None where there is none.
         has_value: whether there is one, as an output may be None itself.
-        asked: whether an output was asked for; None where that is not known, as the result was read without
-            an agent that has one. It says what was known to who made the result, not how the run ended, so it
-            is no part of equality.
     """
 
     outcome: Outcome
@@ -55,17 +52,6 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, eq=Fal
     tool_calls: int
     value: T_co | None = None
     has_value: bool = False
-    asked: bool | None = None
-
-    def __eq__(self, other: object) -> bool:
-        return self._compared == other._compared if isinstance(other, RunResult) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._compared)
-
-    @property
-    def _compared(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "asked")
 
     def require_text(self) -> str:
         """The text of a completed run.
@@ -81,10 +67,11 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, eq=Fal
         """The output of a completed run.
 
         Raises:
-            OutcomeError: the run ended otherwise, or no output was asked for or read; says which.
+            OutcomeError: the run ended otherwise, or there is no value: no output was asked for, or the result
+                was read without the agent that makes it.
         """
         if not self.has_value:
-            missing = "no output was asked for" if self.asked is False else "no output was read"
+            missing = "no output was asked for, or the result was read without its agent"
             raise OutcomeError(self.outcome, missing if self.outcome == "completed" else self.reason, self.ref)
         return cast("T_co", self.value)
 
@@ -119,5 +106,4 @@ def result_of(turn: Turn, asking: Asking[Any] | None = None) -> RunResult[Any]:
         tool_calls=turn.tool_calls,
         value=read(last.reply) if read is not None and last is not None else None,
         has_value=has_value,
-        asked=None if asking is None else asking.read is not None,
     )
