@@ -186,7 +186,8 @@ class Host:
             elif self.store.fault is None and not keep:
                 self._ended.append(ref)
                 if len(self._ended) >= _KEPT_CALLS + _DROPPED_CALLS:
-                    await self.store.forget([self._ended.popleft() for _ in range(_DROPPED_CALLS)])
+                    oldest = [self._ended.popleft() for _ in range(_DROPPED_CALLS)]
+                    await self.store.forget([ref for ref in oldest if self.store.book.has_run(ref)])
         except AgentLoopError as error:  # no matter of the call
             _log.warning("the run of a model call could not be given up or dropped: %s", error)
         finally:

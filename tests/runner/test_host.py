@@ -69,6 +69,19 @@ async def test_a_runner_alone_keeps_the_newest_calls_that_ended(monkeypatch: pyt
     assert kept == set(refs[2:])
 
 
+async def test_a_call_that_somebody_has_forgotten_keeps_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentloop.runner.host._KEPT_CALLS", 1)
+    monkeypatch.setattr("agentloop.runner.host._DROPPED_CALLS", 2)
+    async with al.Runtime(ScriptedProvider([reply(str(at)) for at in range(4)])) as runtime:
+        runner = runtime.runner()
+        refs = []
+        for _ in range(4):
+            refs.append((await runner.invoke("go")).invocation.ref)
+            if len(refs) == 1:
+                await runtime.forget(ref=refs[0])
+        assert [row.run_id for row in await runner._host.store.runs()] == refs[2:]
+
+
 async def test_a_call_on_disk_can_be_read_when_its_runner_is_gone(tmp_path: Path) -> None:
     path = str(tmp_path / "calls.db")
     async with al.Runtime(ScriptedProvider([reply("hi")]), store=path) as runtime:
