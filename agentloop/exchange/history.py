@@ -22,7 +22,7 @@ from .encoding import sorted_bytes
 __all__ = ["History", "Shown"]
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Said(msgspec.Struct, frozen=True, gc=False):
     """What one earlier turn said: its origin, how many messages, and their bytes."""
 
     origin_id: str
@@ -30,7 +30,7 @@ class _Said(msgspec.Struct, frozen=True):
     size: int
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Shown(msgspec.Struct, frozen=True, gc=False):
     """The messages of one turn's requests, and the bytes of their canonical JSON."""
 
     messages: tuple[Message, ...]

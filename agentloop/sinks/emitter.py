@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -38,18 +37,18 @@ class Emitter:
         feed: kept for readers; None keeps nothing.
         observers, journal: hear of every event, at once; neither waits nor raises.
         span_id, parent_span_id: of the part, None for the run itself.
-        numbers: where the run's numbering goes on, shared by its parts.
+        numbers: where the run's numbering goes on, shared by its parts; None where there are none.
     """
 
     __slots__ = (
         "_journal",
         "_now",
+        "_numbers",
         "_parent_span_id",
         "_sequence",
         "_sink",
         "_sink_failed",
         "feed",
-        "numbers",
         "observers",
         "run_id",
         "span_id",
@@ -72,12 +71,12 @@ class Emitter:
         self._sink, self._journal, self._now = sink, journal, now_ms
         self.observers = observers or None
         self._parent_span_id = parent_span_id
-        self.numbers = itertools.count(1) if numbers is None else numbers
-        self._sequence = 0
+        self._numbers, self._sequence = numbers, 0
         self._sink_failed = False  # a sink's failure ends the call, so it is not told again in the log
 
     def _make(self, kind: type[E], invocation_id: str | None, fields: dict[str, Any]) -> E:
-        self._sequence = sequence = next(self.numbers)
+        numbers = self._numbers
+        self._sequence = sequence = self._sequence + 1 if numbers is None else next(numbers)
         inner = invocation_id is not None
         return kind(
             event_id=event_id(self.run_id, sequence),
