@@ -14,10 +14,10 @@ __all__ = ["to_type"]
 
 _T = TypeVar("_T")
 
-_AT: Final = re.compile(r"(.*?)(?: - at `\$?([^`]*)`)?\Z", re.DOTALL)
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`\Z", re.DOTALL)
-_MISSING: Final = re.compile(r"Object missing required field `(?P<name>\w+)`\Z")
-_SAFE: Final = re.compile(r"Expected [^'\"]*\Z")
+_AT: Final = r"(?s)(.*?)(?: - at `\$?([^`]*)`)?\Z"  # these are compiled when an error is told
+_UNKNOWN: Final = r"(?s)Object contains unknown field `(?P<name>.*)`\Z"
+_MISSING: Final = r"Object missing required field `(?P<name>\w+)`\Z"
+_SAFE: Final = r"Expected [^'\"]*\Z"
 
 
 def to_type(value: Any, kind: type[_T], *, path: str = "$") -> _T:
@@ -35,7 +35,7 @@ def to_type(value: Any, kind: type[_T], *, path: str = "$") -> _T:
 
 
 def _fault(error: msgspec.ValidationError, root: str) -> InputError:
-    what, at = _AT.findall(str(error))[0]  # any text matches
+    what, at = re.findall(_AT, str(error))[0]  # any text matches
     path = root + at
     cause = error.__cause__
     if isinstance(cause, HistoryError):
@@ -44,10 +44,10 @@ def _fault(error: msgspec.ValidationError, root: str) -> InputError:
         return AdmissionError(path + cause.path.removeprefix("$"), cause.rule)
     if isinstance(cause, InputError):
         return AdmissionError(path, str(cause))
-    if unknown := _UNKNOWN.match(what):
+    if unknown := re.match(_UNKNOWN, what):
         return AdmissionError(path + path_step(unknown["name"]), "expected no field of this name")
-    if missing := _MISSING.match(what):
+    if missing := re.match(_MISSING, what):
         return AdmissionError(f"{path}.{missing['name']}", "expected this field, got none")
-    if _SAFE.match(what):
+    if re.match(_SAFE, what):
         return AdmissionError(path, what.replace("`", "").replace("Expected", "expected", 1))
     return AdmissionError(path, "expected one of the known words")

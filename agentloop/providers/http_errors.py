@@ -43,7 +43,7 @@ VENDOR_MESSAGE_CHARS: Final = 300
 _CODE_CHARS: Final = 100
 _WORD: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
-_HTML_TITLE: Final = re.compile(rb"<(?:title|h1)[^>]*>(.*?)</(?:title|h1)>", re.IGNORECASE | re.DOTALL)
+_HTML_TITLE: Final = rb"(?is)<(?:title|h1)[^>]*>(.*?)</(?:title|h1)>"
 _PROCESSED_4XX: Final = frozenset({408, 409, 499})
 
 
@@ -84,7 +84,7 @@ def _read(text: bytes) -> VendorError:
     if text[:1] == b"<":
         import html  # noqa: PLC0415  # its table of entities takes a millisecond to import, and few answers are pages
 
-        title = _HTML_TITLE.search(text)
+        title = re.search(_HTML_TITLE, text)
         inner = re.sub(rb"<[^>]*>", b"", title.group(1)) if title else b""
         return VendorError(message=shorten(html.unescape(inner.decode("utf-8", "replace"))) or None)
     return VendorError(message=shorten(text.split(b"\n", 1)[0].decode("utf-8", "replace")) or None)

@@ -30,7 +30,7 @@ from .rules import draft_07_rules
 __all__ = ["AdmittedSchema", "admit_schema"]
 
 _TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-_DRAFTS: Final = re.compile(r"https?://json-schema\.org/(?:draft-0[467]|draft/20(?:19-09|20-12))/schema#?\Z")
+_DRAFTS: Final = r"https?://json-schema\.org/(?:draft-0[467]|draft/20(?:19-09|20-12))/schema#?\Z"
 _IN_PLACE: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 
 
@@ -155,7 +155,7 @@ class _Walk:
         elif key in {"$anchor", "$dynamicAnchor", "$recursiveAnchor"}:
             pass  # names a place; the 2020-12 validator resolves it
         elif node is self._root and key in {"$schema", "$id", "id"}:
-            if key == "$schema" and not (type(value) is str and _DRAFTS.match(value)):
+            if key == "$schema" and not (type(value) is str and re.match(_DRAFTS, value)):
                 raise self.refuse(path, "expected draft-04, -06, -07, 2019-09 or 2020-12")
         else:
             raise self.refuse(path, "no validator here enforces this keyword; use an x- name for an annotation")

@@ -30,9 +30,9 @@ from .text import TextCollector
 
 __all__ = ["JsonCall", "json_in"]
 
-_FENCE: Final = re.compile(r" {0,3}(?P<marks>`{3,}(?=[^`]*\Z)|~{3,})(?P<word>.*)\Z", re.DOTALL)
+_FENCE: Final = r" {0,3}(?P<marks>`{3,}(?=[^`]*\Z)|~{3,})(?P<word>(?s:.*))\Z"  # compiled when a text is read
 _CLOSERS: Final = {"{": "}", "[": "]"}
-_OPENER: Final = re.compile(r"[{\[]")
+_OPENER: Final = r"[{\[]"
 _INSTRUCTION: Final = (
     "Answer with exactly one JSON object and nothing else:"
     ' {"tool": NAME, "input": OBJECT}. NAME is one of the tools below,'
@@ -58,7 +58,7 @@ def json_in(text: str) -> str:
         raise OutputRefused("no_json", f"expected at most one fenced block, got {len(blocks)}")
     if blocks:
         return blocks[0]
-    opener = _OPENER.search(text)
+    opener = re.search(_OPENER, text)
     end = -1 if opener is None else text.rfind(_CLOSERS[opener[0]])
     if opener is None or end < opener.start():
         raise OutputRefused("no_json", "expected JSON in the text, got none")
@@ -71,7 +71,7 @@ def _blocks(text: str) -> tuple[list[str], bool]:
     lines: list[str] = []
     marks = ""
     for line in text.split("\n"):
-        fence = _FENCE.match(line.removesuffix("\r"))
+        fence = re.match(_FENCE, line.removesuffix("\r"))
         if fence is None:
             lines.append(line)
         elif not marks:
