@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets as random_names
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -273,7 +272,7 @@ class Tape:
 
 def _write_new(path: Path, content: bytes) -> bool:
     """Write a file that appears whole; False when the name is taken."""
-    temporary = path.with_name(f".{random_names.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(content)

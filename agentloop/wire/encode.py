@@ -14,7 +14,7 @@ its status is not a field of the protocol, and no word is added to its text (R33
 from __future__ import annotations
 
 import functools
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -205,7 +205,7 @@ def _call(call: ToolCall, extras: dict[str, Any]) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function, **others}
 
 
-class _Head(NamedTuple):
+class _Head(msgspec.Struct, frozen=True):
     options: ModelOptions
     tools: tuple[FunctionSpec, ...]
     model: str
