@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -361,8 +362,9 @@ async def test_an_end_of_the_interpreter_comes_before_all(error: BaseException) 
             signal.cancel(Reason())
             raise error
     assert caught.value is error
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.sleep(0)
+    if sys.version_info < (3, 13):  # from there on a cancel that is pending is taken back with its count
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(0)
 
 
 async def test_a_reason_that_the_block_raised_itself_is_not_raised_twice() -> None:
