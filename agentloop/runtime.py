@@ -21,6 +21,7 @@ from .conversations import Conversations
 from .effects import Ledger, ResendPolicy, settle
 from .errors import InputError, LostError
 from .events import TextPreview
+from .events.envelope import random_id, wall_ms
 from .exchange import Book, BookLimits, Checkpoint, ReceiptMint, checkpoint_of
 from .life import Life
 from .limits import LEASE_SECONDS, SETTLE_SECONDS, check_name, check_seconds
@@ -29,7 +30,7 @@ from .providers import Provider
 from .results import RunResult, result_of
 from .runner import ModelRunner, RunnerOptions
 from .runs import Runs
-from .sinks import Follower, Observer, require_observer, wall_ms
+from .sinks import Follower, Observer, require_observer
 from .tools import ToolSet
 from .unfinished import UnfinishedRuns
 from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_options, check_ref, sequence_of
@@ -37,10 +38,6 @@ from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_options
 __all__ = ["Runtime"]
 
 T = TypeVar("T")
-
-
-def _new_id() -> str:
-    return os.urandom(16).hex()
 
 
 class Runtime(Conversations, UnfinishedRuns):
@@ -78,7 +75,7 @@ class Runtime(Conversations, UnfinishedRuns):
         ledger: Ledger | None = None,
         settle_seconds: float = SETTLE_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
-        new_id: Callable[[], str] = _new_id,
+        new_id: Callable[[], str] = random_id,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = wall_ms,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -101,7 +98,7 @@ class Runtime(Conversations, UnfinishedRuns):
         self._provider, self._resend, self._observers = provider, resend, tuple(observers)
         self._settle_seconds, self._ledger = settle_seconds, ledger
         self._new_id, self._now_ms = new_id, now_ms
-        mint, owner = ReceiptMint(), _new_id()
+        mint, owner = ReceiptMint(), random_id()
         book = Book(mint, limits=limits or BookLimits())
         self._life = Life()
         self._store = ConversationStore(backend_for(store), book, owner=owner, lease_seconds=lease_seconds)

@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar
 
-from .admission import digest_bytes, is_unicode
+from .admission import digest_bytes
 from .agent import Agent
 from .effects import Patience, Sends
 from .errors import InputError, ModelPending, RunCancelled
 from .events import event_id, event_sequence
 from .exchange import canonical_bytes
-from .limits import JSON_BYTES, check_name, check_seconds
+from .limits import check_name, check_seconds
 from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
+from .messages.require import user_text
 from .results import RunResult
 from .runner import Asking
 from .sinks import Feed, Follower, Sink, require_sink
@@ -66,9 +67,6 @@ class RunOptions(TypedDict, total=False):
 
 
 _INPUT_DOMAIN = "agentloop/input/v1"
-
-_SHORT = JSON_BYTES // 8
-"""Characters that are within the limit however JSON escapes them."""
 
 
 class LiveRun:
@@ -319,11 +317,11 @@ def sequence_of(ref: str, after: str | None) -> int:
 
 def admitted(asking: Asking[Any], input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
     """The messages of a turn; what the caller hands in is checked whole (R37), the rest was when it was prepared."""
+    if type(input) is str:
+        return (*asking.system, user_text(input))
     if isinstance(input, UserMessage):
         message = input
-    elif type(input) is str and len(input) <= _SHORT and is_unicode(input):
-        return (*asking.system, UserMessage(content=input))  # a str that UTF-8 encodes has nothing else to check
-    elif type(input) in (str, tuple):
+    elif type(input) is tuple:
         message = UserMessage(content=input)
     else:
         raise InputError(f"input: expected str, UserMessage or a tuple of parts, got {type(input).__name__}")

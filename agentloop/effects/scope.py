@@ -185,11 +185,7 @@ class Scope:
     @property
     def model_id(self) -> str | None:
         """The host's name for the model that gets the next request; None where it gave none."""
-        if not self.model_names:
-            return None
-        refused, resend = self.turn.refused, self.resend
-        place = resend.place(refused) if resend is not None and refused else None
-        return self.model_names[0 if place is None else place.provider]
+        return self.model_names[self.provider_index] if self.model_names else None
 
     @property
     def elapsed(self) -> float:

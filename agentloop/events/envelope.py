@@ -8,11 +8,13 @@ fields are its payload, so ``event.text`` needs no second object. As JSON the pa
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any, ClassVar
 
 import msgspec
 
-__all__ = ["ENVELOPE_FIELDS", "EVENT_VERSION", "Event", "event_id", "event_sequence"]
+__all__ = ["ENVELOPE_FIELDS", "EVENT_VERSION", "Event", "event_id", "event_sequence", "random_id", "wall_ms"]
 
 EVENT_VERSION = 1
 
@@ -51,6 +53,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 ENVELOPE_FIELDS = frozenset(Event.__struct_fields__)
+
+
+def random_id() -> str:
+    """An id that nothing else has: 32 random hex digits."""
+    return os.urandom(16).hex()
+
+
+def wall_ms() -> int:
+    """Milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def event_id(run_id: str, sequence: int) -> str:

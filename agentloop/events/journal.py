@@ -12,8 +12,6 @@ trace, of its last end; a repeated run of a tool has the effect's identity and a
 
 from __future__ import annotations
 
-import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, Self, TypeVar
@@ -22,7 +20,7 @@ import msgspec
 
 from ..errors import ConflictError, InputError
 from ..limits import JOURNAL_RECORDS, check_count
-from .envelope import Event
+from .envelope import Event, random_id, wall_ms
 from .output import ModelEnd, ModelStart
 from .process import RequestRejected, ToolEnded, ToolStarted
 from .traces import ContextRecord, ModelCallTrace, RejectedCall, ToolCallTrace
@@ -35,14 +33,6 @@ R = TypeVar("R")
 
 _Key = tuple[str | None, str]
 """A run's id, None outside of any, and an invocation's."""
-
-
-def _new_id() -> str:
-    return os.urandom(16).hex()
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class JournalSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,8 +87,8 @@ class Journal:
         *,
         run_id: str | None = None,
         max_records: int = JOURNAL_RECORDS,
-        new_id: Callable[[], str] = _new_id,
-        now_ms: Callable[[], int] = _wall_ms,
+        new_id: Callable[[], str] = random_id,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         check_count("Journal.max_records", max_records, 1)
         self.run_id = run_id

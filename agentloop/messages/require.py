@@ -27,7 +27,7 @@ from .exchange import ModelExchange
 from .feedback import ToolFeedback, ToolResult
 from .parts import Native, Value
 from .reply import ModelReply
-from .request import FunctionSpec, ModelOptions, ModelRequest, ResponseFormat, ToolChoice
+from .request import FunctionSpec, ModelOptions, ModelRequest, ResponseFormat, ToolChoice, UserMessage
 
 __all__ = [
     "decode_model_exchange",
@@ -35,11 +35,13 @@ __all__ = [
     "decode_model_request",
     "decode_tool_feedback",
     "decode_tool_result",
+    "is_tool_name",
     "require_model_exchange",
     "require_model_reply",
     "require_model_request",
     "require_tool_feedback",
     "require_tool_result",
+    "user_text",
 ]
 
 _V = TypeVar("_V", bound=Value)
@@ -47,6 +49,9 @@ _Check = Callable[[Any, "_Walk"], None]
 
 _INTEGER_BOUND: Final = 10**4_300
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+_SHORT: Final = JSON_BYTES // 8
+"""Characters that are within the limit of a value however JSON escapes them."""
 
 
 def require_model_request(value: ModelRequest) -> ModelRequest:
@@ -325,8 +330,25 @@ def _request_rules(request: ModelRequest) -> None:
         raise _Fault("expected the name of a tool in the request", ".tool_choice", ".options")
 
 
+def is_tool_name(name: str) -> bool:
+    """Whether a name is valid on the wire for a function, or for an output: 1 to 64 of ``A-Z a-z 0-9 _ -``."""
+    return _TOOL_NAME.match(name) is not None
+
+
+def user_text(text: str) -> UserMessage:
+    """The user message that says ``text``, checked whole; the short ones, which most are, the quick way.
+
+    Raises:
+        AdmissionError: it is too large, or UTF-8 cannot encode it.
+    """
+    message = UserMessage(content=text)
+    if len(text) > _SHORT or not is_unicode(text):  # a short str that UTF-8 encodes has nothing else to check
+        require_model_request(ModelRequest(messages=(message,)))
+    return message
+
+
 def _function_rules(spec: FunctionSpec) -> None:
-    if not _TOOL_NAME.match(spec.name):
+    if not is_tool_name(spec.name):
         raise _Fault("expected 1 to 64 of A-Z a-z 0-9 _ -", ".name")
     _json_object(spec.parameters, "parameters")
 

@@ -34,7 +34,7 @@ from .built import (
     listed,
 )
 
-__all__ = ["ContextPlan", "TokenCount"]
+__all__ = ["ContextPlan", "TokenCount", "turns_of"]
 
 TokenCount = Callable[[Sequence[Message]], int]
 """Counts the tokens of messages. Of fewer messages it must not count more, and of equal ones the same."""
@@ -181,7 +181,7 @@ class _Building:
 
     def __init__(self, plan: ContextPlan, messages: tuple[Message, ...], measure: TokenCount) -> None:
         self._plan, self._messages, self._measure = plan, messages, measure
-        self._turns = _turns_of(messages)
+        self._turns = turns_of(messages)
         kept = _pinned(plan.pinned, messages)
         newest = len(self._turns) - plan.keep_last
         self._loose = [
@@ -327,7 +327,7 @@ class _Building:
         )
 
 
-def _turns_of(messages: Sequence[Message]) -> list[tuple[int, int]]:
+def turns_of(messages: Sequence[Message]) -> list[tuple[int, int]]:
     """Ranges of the turns. A system message is in the turn it was said in; leading ones are in none."""
     starts: list[int] = []
     answered = True

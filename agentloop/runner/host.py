@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections import deque
@@ -20,11 +19,12 @@ from typing import Any, Final
 from ..admission import digest
 from ..effects import Signal, ToolThreads, settle
 from ..errors import AgentLoopError, RunCancelled
+from ..events.envelope import random_id, wall_ms
 from ..exchange import Book, CallBasis, ReceiptMint, RunOutcome, Turn
 from ..limits import CLOSE_SECONDS
 from ..messages import FunctionSpec, Message, ModelOptions
 from ..persistence import MemoryBackend, Store
-from ..sinks import Observer, ObserverHub, wall_ms
+from ..sinks import Observer, ObserverHub
 
 __all__ = ["Host"]
 
@@ -86,7 +86,7 @@ class Host:
         return cls(
             Store(MemoryBackend(), Book(mint)),
             mint,
-            new_id=_new_id,
+            new_id=random_id,
             clock=time.monotonic,
             now_ms=wall_ms,
             sleep=asyncio.sleep,
@@ -208,7 +208,3 @@ class Host:
         self._open.pop(ref, None)
         if not self._open:
             self._idle.set()
-
-
-def _new_id() -> str:
-    return os.urandom(16).hex()

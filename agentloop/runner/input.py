@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..admission import is_unicode
 from ..errors import InputError
-from ..limits import JSON_BYTES
 from ..messages import Message, ModelExchange, ModelRequest, SystemMessage, UserMessage, require_model_request
+from ..messages.require import user_text
 from .built import BuiltContext
 from .context import ContextPlan
 
@@ -16,9 +15,6 @@ __all__ = ["ModelInput", "taken"]
 
 ModelInput = str | Message | Sequence[Message] | BuiltContext | ContextPlan
 """Text of one user message, one message, messages in order, a context, or a plan with messages to build one (R218)."""
-
-_SHORT = JSON_BYTES // 8
-"""Characters that are within the limit of a request however JSON escapes them."""
 
 
 def taken(input: ModelInput) -> BuiltContext:
@@ -29,12 +25,10 @@ def taken(input: ModelInput) -> BuiltContext:
     Raises:
         InputError: another type, or no message. AdmissionError, HistoryError: a message that is not valid.
     """
-    if type(input) is str and len(input) <= _SHORT and is_unicode(input):
-        return _whole((UserMessage(content=input),))  # a str that UTF-8 encodes has nothing else to check
     if type(input) is str:
-        messages: tuple[Message, ...] = (UserMessage(content=input),)
-    elif isinstance(input, (SystemMessage, UserMessage, ModelExchange)):
-        messages = (input,)
+        return _whole((user_text(input),))
+    if isinstance(input, (SystemMessage, UserMessage, ModelExchange)):
+        messages: tuple[Message, ...] = (input,)
     elif isinstance(input, (list, tuple)):
         messages = tuple(input)
     elif isinstance(input, (BuiltContext, ContextPlan)):

@@ -15,9 +15,9 @@ import msgspec
 
 from ..errors import OutputRefused
 from ..exchange.cut import summary_message
-from ..messages import Message, ModelExchange, ModelRequest, UserMessage, messages_chars
+from ..messages import Message, ModelRequest, UserMessage, messages_chars
 from .built import BuiltContext, NeedsSummary, Summary, SummaryOf, listed
-from .context import ContextPlan
+from .context import ContextPlan, turns_of
 from .tokens import TokenBudget
 from .transports import PLAIN_TEXT
 
@@ -90,7 +90,8 @@ def _parts(needed: NeedsSummary, max_chars: float) -> list[tuple[Message, ...]]:
     room = max_chars - messages_chars((_request(summary), summary_message("x" * summary.max_chars)))
     parts: list[list[Message]] = [[]]
     size = 0
-    for turn in _turns(needed.messages):
+    for start, end in turns_of(needed.messages):
+        turn = needed.messages[start:end]
         chars = messages_chars(turn)
         if parts[-1] and size + chars > room:
             parts.append([])
@@ -98,17 +99,6 @@ def _parts(needed: NeedsSummary, max_chars: float) -> list[tuple[Message, ...]]:
         parts[-1] += turn
         size += chars
     return [tuple(part) for part in parts]
-
-
-def _turns(messages: Sequence[Message]) -> list[list[Message]]:
-    turns: list[list[Message]] = []
-    answered = True
-    for message in messages:
-        if not turns or (answered and type(message) is not ModelExchange):
-            turns.append([])
-        turns[-1].append(message)
-        answered = type(message) is ModelExchange
-    return turns
 
 
 def require_summary(text: str, ref: str) -> str:

@@ -2,7 +2,7 @@
 
 from .cancels import put_off, take_cancel
 from .diagnostics import Diagnostics
-from .emitter import Emitter, wall_ms
+from .emitter import Emitter
 from .fan_out import FanOut, QueueSink
 from .feed import Feed, Follower
 from .json_lines import JsonLinesSink
@@ -24,5 +24,4 @@ __all__ = [
     "require_observer",
     "require_sink",
     "take_cancel",
-    "wall_ms",
 ]

@@ -7,14 +7,14 @@ of its own below the part that made it. A part tells of one runner, and stays wi
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from typing import Self
 
 from ..errors import InputError
 from ..events import Event, Journal
+from ..events.envelope import random_id, wall_ms
 from ..limits import check_name
-from .emitter import Emitter, wall_ms
+from .emitter import Emitter
 from .observers import ObserverHub
 from .sink import Sink, require_sink
 
@@ -58,7 +58,7 @@ class Diagnostics:
         output: Sink | None = None,
         run_id: str | None = None,
         span_id: str | None = None,
-        new_id: Callable[[], str] = lambda: os.urandom(16).hex(),
+        new_id: Callable[[], str] = random_id,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         for name, value in (("run_id", run_id), ("span_id", span_id)):

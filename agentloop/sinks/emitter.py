@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from ..events import Event, ModelEnd, ModelParsed, OutputEvent, ReasoningPreview, TextPreview, event_id
+from ..events.envelope import wall_ms
 from ..limits import MODEL_END_SECONDS
 from .cancels import put_off, take_cancel
 from .feed import Feed
 from .observers import ObserverHub
 from .sink import Sink
 
-__all__ = ["Emitter", "wall_ms"]
+__all__ = ["Emitter"]
 
 _log = logging.getLogger("agentloop.sinks")
 
@@ -23,11 +23,6 @@ E = TypeVar("E", bound=Event)
 
 _PASSING: Final = (TextPreview, ReasoningPreview, ModelParsed)
 """What a journal takes nothing of, so that it needs no event where nobody else hears."""
-
-
-def wall_ms() -> int:
-    """Milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Emitter:

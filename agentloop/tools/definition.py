@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from ..errors import ToolDefinitionError
 from ..messages import FunctionSpec
+from ..messages.require import is_tool_name
 from .arguments import Arguments
 from .context import SelectionContext, ToolContext
 from .schema import admit_schema
@@ -18,8 +18,6 @@ from .signature import Signature, read_signature, struct_schema
 from .validator import compile_check
 
 __all__ = ["Definition", "by_keyword", "check_tool_name", "is_async", "owner_of", "read_definition"]
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -45,7 +43,7 @@ def check_tool_name(name: object) -> str:
     """
     if type(name) is not str:
         raise ToolDefinitionError("bad_tool_name", "", f"expected a name of type str, got {type(name).__name__}")
-    if not _NAME.match(name):
+    if not is_tool_name(name):
         got = "another character" if 1 <= len(name) <= 64 else f"{len(name)} characters"
         rule = f"expected 1 to 64 of A-Z a-z 0-9 _ -, got {got}"
         raise ToolDefinitionError("bad_tool_name", name[:80], rule)

@@ -9,7 +9,6 @@ other, and the arguments of a call are one. A type that is no object is the one 
 
 from __future__ import annotations
 
-import re
 import typing
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, cast, overload
@@ -19,6 +18,7 @@ import msgspec
 from ..admission import parse
 from ..errors import InputError, OutputRefused, ToolDefinitionError
 from ..messages import FunctionSpec, ToolResult
+from ..messages.require import is_tool_name
 from .arguments import Arguments, ArgumentsRefused
 from .context import SelectionContext, ToolContext
 from .function import Tool
@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 _WHOLE: Final = "value"
 _TAKEN: Final = ToolResult.ok("The answer is taken.")
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _STRICT_KEYWORDS: Final = frozenset({
     "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "exclusiveMaximum",
     "exclusiveMinimum", "format", "items", "maxItems", "maximum", "minItems", "minimum", "multipleOf", "pattern",
@@ -170,11 +169,11 @@ def _taken(_arguments: dict[str, Any], _context: ToolContext[Any]) -> ToolResult
 
 def _name(of: Any, given: str | None) -> str:
     if given is not None:
-        if type(given) is not str or not _NAME.match(given):
+        if type(given) is not str or not is_tool_name(given):
             raise InputError("output name: expected 1 to 64 of A-Z a-z 0-9 _ -")
         return given
     own = of.__name__ if isinstance(of, type) and of.__module__ not in ("builtins", "typing") else ""
-    return own if _NAME.match(own) else "output"
+    return own if is_tool_name(own) else "output"
 
 
 def _kind_and_schema(name: str, of: Any) -> tuple[Any, dict[str, Any]]:

@@ -14,9 +14,7 @@ permission is the adapter's affair: no tool has a field for it.
 from __future__ import annotations
 
 import inspect
-import time
 import types
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
@@ -26,6 +24,7 @@ from ..admission import canonical_text
 from ..error_info import error_info
 from ..errors import InputError
 from ..events import ToolCallRecord
+from ..events.envelope import random_id, wall_ms
 from ..messages import ToolResult
 from .context import ToolContext
 from .definition import is_async
@@ -101,8 +100,8 @@ class ToolPipeline(msgspec.Struct, frozen=True, kw_only=True, eq=False, forbid_u
     check: Callable[[], None] | None = None
     journal: ToolJournal | None = None
     caller: str = "host"
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+    now_ms: Callable[[], int] = wall_ms
+    new_id: Callable[[], str] = random_id
 
     def __post_init__(self) -> None:
         for name in ("execute", "check"):

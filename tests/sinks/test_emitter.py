@@ -21,8 +21,9 @@ from agentloop.events import (
     encode_event,
     event_id,
 )
+from agentloop.events.envelope import wall_ms
 from agentloop.messages import Usage
-from agentloop.sinks import Emitter, Feed, ObserverHub, wall_ms
+from agentloop.sinks import Emitter, Feed, ObserverHub
 from agentloop.testing import RecordingSink
 from tests.exchange.desk import Desk
 from tests.messages.values import reply
