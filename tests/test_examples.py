@@ -66,6 +66,13 @@ SHOWS = {
         "  north/research 1: success\n  not admitted: model_calls, allowed 2, 3 wanted",
         "  request/report 1: success",
     ],
+    "10_delegate.py": [
+        "order-1        tool.started ask_clerk",
+        "the clerk reads: 7 | There is no tool named 'set_price', and nothing ran. Expected one of find_price.",
+        "order-1/0.0    run.ended    completed",
+        "clerk: The blue mug costs 7, the red one 9. (3 model calls, 2 tool calls)",
+        "both:  5 of 20 model calls; prices {'blue mug': 7, 'red mug': 9}",
+    ],
 }
 
 GUARD = """
