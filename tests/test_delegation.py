@@ -438,3 +438,41 @@ async def test_a_resumed_run_counts_what_its_children_used(ground: Ground) -> No
         medium.bury()
         await asyncio.wait({start})
         start.exception()
+
+
+async def test_closing_waits_for_a_childs_own_send_as_long_as_for_any(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A send that lives apart is paid for; the run above it waits with it (R143)."""
+    monkeypatch.setattr("agentloop.runs.CLOSE_SECONDS", 0.01)
+    under_way, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: al.ModelRequest) -> Any:
+        under_way.set()
+        await release.wait()
+        return reply("42")
+
+    agent = writer()
+    script = [reply(calls=[call("research", task="t")]), slow]
+    async with ground.runtime(ScriptedProvider(script), settle_seconds=5) as runtime:
+        start = asyncio.create_task(runtime.run(agent, "go", run_id="r", checkpoint=True))
+        await under_way.wait()
+        closing = asyncio.create_task(runtime.aclose())
+        await asyncio.wait({start}, timeout=0.1)
+        assert not start.done()  # longer than a tool is waited for
+        release.set()
+        await closing
+        with pytest.raises(al.RunPaused):
+            await start
+    provider = ScriptedProvider([reply("done")])
+    async with ground.runtime(provider) as runtime:
+        assert [(item.kind, item.tool) for item in await runtime.unsettled()] == [("call", "research")]  # repeatable
+        assert (await runtime.resume("r", agent)).text == "done"
+    assert pairs_in(provider.requests[0]) == [("call_1", "42")]
+
+
+async def test_recovery_points_need_every_tool_of_the_agent_to_state_its_recovery(ground: Ground) -> None:
+    """(R129, R130)"""
+    async with ground.runtime(model()) as runtime:
+        with pytest.raises(al.InputError, match=r"got none for \['research.pay'\]"):
+            await runtime.run(writer(research("search", "pay")), "go", checkpoint=True)
