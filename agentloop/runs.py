@@ -260,7 +260,7 @@ class Runs:
         if above is not None and above.patience is not None:
             options["checkpoint"], options["wait"] = True, None
         messages = admitted(asking, input)
-        live = await self.attend(
+        live = await self._begun_child(
             lambda: self.open(agent, asking, messages, options, kept=above is not None and above.kept, parent=parent)
         )
         if above is not None:
@@ -275,6 +275,20 @@ class Runs:
         finally:
             if above is not None:
                 above.children.discard(live)
+
+    async def _begun_child(self, begin: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
+        """Begin a child, or take it up: the lease that a dead process had on it may outlive that on its parent."""
+        try:
+            return await self.attend(begin)
+        except NotOwnerError as error:
+            if error.seconds_left is None:
+                raise ChildWaits(error) from error
+            seconds = error.seconds_left
+        await self._sleep(seconds)
+        try:
+            return await self.attend(begin)
+        except NotOwnerError as error:  # its owner lives
+            raise ChildWaits(error) from error
 
     async def _spawn_for(
         self, live: LiveRun, ledger: Ledger, deps: Any, effect_id: str, agent: Agent[Any], input: RunInput

@@ -476,3 +476,30 @@ async def test_recovery_points_need_every_tool_of_the_agent_to_state_its_recover
     async with ground.runtime(model()) as runtime:
         with pytest.raises(al.InputError, match=r"got none for \['research.pay'\]"):
             await runtime.run(writer(research("search", "pay")), "go", checkpoint=True)
+
+
+async def test_a_child_that_goes_on_elsewhere_is_waited_for_and_then_left_alone(ground: Ground) -> None:
+    """Its owner died a little later than its caller's; or lives, and then the caller's run only waits."""
+    agent, slept = writer(), []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        ground.clock.advance(seconds if len(slept) > 1 else seconds / 2)
+
+    async with ground.mortal(model(), at=7) as (dying, medium):  # in the child's tool
+        start = asyncio.create_task(dying.submit(agent, "go", run_id="r", deps=[]))
+        await medium.dead.wait()
+        ground.clock.advance(31)
+        handle = ground.handle()
+        await handle.open()
+        await handle.acquire("r/0.0", "somebody", seconds=20)
+        async with ground.runtime(model(), sleep=sleep) as runtime:
+            with pytest.raises(al.UnsettledError, match=r"call 0\.0") as caught:
+                await runtime.resume("r", agent, deps=[])
+            assert isinstance(caught.value.__cause__, al.NotOwnerError)
+            assert (await runtime.resume("r", agent, deps=[])).text == "It is 42."
+        assert slept == [20.0, 10.0]
+        await handle.close()
+        medium.bury()
+        await asyncio.wait({start})
+        start.exception()
