@@ -310,6 +310,42 @@ async def test_an_agent_that_somebody_cancels_is_feedback_to_its_caller() -> Non
     assert pairs_in(provider.requests[-1]) == [("call_1", "The agent 'reader' was cancelled.")]
 
 
+async def test_an_agent_is_asked_as_it_was_defined() -> None:
+    careful = al.Agent(name="careful", instructions="Mind.", tools=[search], options=al.ModelOptions(temperature=0))
+    tool = al.delegate(careful, name="mind", description="Mind it.", tools=[], max_output_bytes=256)
+    provider = ScriptedProvider([reply(calls=[call("mind", task="t")]), reply("x" * 1_000), reply("done")])
+    async with al.Runtime(provider) as runtime:
+        await runtime.run(writer(tool), "go", run_id="r")
+        assert len((await runtime.result("r/0.0")).text) == 1_000
+    assert provider.requests[1].options.temperature == 0
+    assert len(pairs_in(provider.requests[2])[0][1]) < 256
+    assert (tool.policy.timeout, tool.policy.idempotent) == (None, True)
+
+
+async def test_an_agents_run_that_failed_before_is_told_to_the_caller_that_is_resumed(ground: Ground) -> None:
+    agent = writer()
+    script = [reply(calls=[call("research", task="t")]), al.ConnectionFailed("no server")]
+    async with ground.mortal(ScriptedProvider(script), at=7) as (dying, medium):  # its end is stored, no answer of it
+        start = asyncio.create_task(dying.submit(agent, "go", run_id="r"))
+        await medium.dead.wait()
+        ground.clock.advance(31)
+        provider = ScriptedProvider([reply("done")])
+        async with ground.runtime(provider) as runtime:
+            assert (await runtime.resume("r", agent)).text == "done"
+        medium.bury()
+        await asyncio.wait({start})
+        start.exception()
+    assert pairs_in(provider.requests[0]) == [("call_1", "The agent 'reader' ended as failed (connection_failed).")]
+
+
+async def test_runs_that_a_host_named_like_children_are_not_taken_for_them() -> None:
+    async with al.Runtime(ScriptedProvider([reply("x")] * 3)) as runtime:
+        for run_id in ("r", "r/0.0", "r/a"):
+            await runtime.run(al.Agent(name="plain"), "go", run_id=run_id)
+        await runtime.forget(ref="r")
+        assert {fact.run_id for fact in await facts_of(runtime)} == {"r/0.0", "r/a"}
+
+
 async def test_outside_of_a_run_there_is_nobody_to_run_the_agent() -> None:
     tools = writer().toolset
     with pytest.raises(al.InputError, match="expected a call in a run of an agent"):
@@ -423,6 +459,24 @@ async def test_a_runtime_that_closes_pauses_both_and_a_later_one_goes_on(ground:
     assert (result.text, ran, len(provider.requests)) == ("done", ["search q"], 2)
 
 
+async def test_a_resumed_run_counts_what_the_children_of_its_children_used(ground: Ground) -> None:
+    middle = al.Agent(name="middle", instructions="Ask.", tools=[research()])
+    tool = al.delegate(middle, name="ask", description="Ask.", tools=["research"])
+    agent = writer(tool, limits=al.LoopLimits(max_model_calls=3, max_depth=2))
+    script = [reply(calls=[call("ask", task="t")]), reply(calls=[call("research", task="t")]), reply("deep")]
+    async with ground.mortal(ScriptedProvider(script), at=10) as (dying, medium):  # the deepest one has its reply
+        start = asyncio.create_task(dying.submit(agent, "go", run_id="r"))
+        await medium.dead.wait()
+        ground.clock.advance(31)
+        async with ground.runtime(provider := ScriptedProvider([])) as runtime:
+            result = await runtime.resume("r", agent)
+            assert (result.outcome, result.reason, provider.requests) == ("limit_reached", "max_model_calls", [])
+            assert (await runtime.result("r/0.0/0.0")).text == "deep"
+        medium.bury()
+        await asyncio.wait({start})
+        start.exception()
+
+
 async def test_a_resumed_run_counts_what_its_children_used(ground: Ground) -> None:
     agent = writer(limits=al.LoopLimits(max_model_calls=3))
     async with ground.mortal(model(), at=10) as (dying, medium):  # the child has its last reply, and no end
@@ -464,6 +518,7 @@ async def test_closing_waits_for_a_childs_own_send_as_long_as_for_any(
         await closing
         with pytest.raises(al.RunPaused):
             await start
+    assert {fact.checkpoint for fact in await ground.facts() if isinstance(fact, OriginOpened)} == {True}
     provider = ScriptedProvider([reply("done")])
     async with ground.runtime(provider) as runtime:
         assert [(item.kind, item.tool) for item in await runtime.unsettled()] == [("call", "research")]  # repeatable

@@ -117,7 +117,7 @@ async def children_of(medium: Runs, run_ids: Iterable[str]) -> list[str]:
     found: list[str] = []
     for row in sorted(await medium.runs(), key=lambda row: row.run_id.count("/")):
         above, _, place = row.run_id.rpartition("/")
-        if above not in parents or not _PLACE.fullmatch(place) or row.run_id in parents:
+        if above not in parents or not _PLACE.fullmatch(place):
             continue
         first = (await medium.load_run(row.run_id))[:1]
         if first and getattr(first[0], "parent", None) == row.run_id:
