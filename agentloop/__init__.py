@@ -25,7 +25,6 @@ this map and holds the imports to it.
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
-    eager.py         10  a task that takes its first step at once
     basis.py         10  whether a run is taken up with what it was started with
     windows.py       10  one run as its host sees it
     unsettled.py     10  what a host can ask about a run's effects: what is unsettled, what became of a send
@@ -41,7 +40,7 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
-from .effects import Ledger, ResendPolicy, Signal
+from .effects import Ledger, LeftOver, ResendPolicy, Signal
 from .error_info import ErrorInfo, error_info
 from .errors import (
     AdmissionError,
@@ -259,6 +258,7 @@ __all__ = [
     "JsonLinesSink",
     "JsonText",
     "Ledger",
+    "LeftOver",
     "LimitExceeded",
     "LoopLimits",
     "LostError",

@@ -54,6 +54,8 @@ __all__ = [
     "STORE_ITEM_BYTES",
     "STORE_ORIGINS",
     "STORE_TOTAL_BYTES",
+    "TOOL_GRACE",
+    "TOOL_RETRIES",
     "TOOL_THREADS",
     "TOOL_TIMEOUT",
     "TOTAL_TIMEOUT",
@@ -109,7 +111,9 @@ STORE_ITEM_BYTES: Final = 8 * 1024 * 1024
 
 # tools
 TOOL_TIMEOUT: Final = 15.0
-TOOL_THREADS: Final = 8
+TOOL_GRACE: Final = 2.0
+TOOL_RETRIES: Final = 3
+TOOL_THREADS: Final = 32
 
 # life of a runtime, in seconds
 LEASE_SECONDS: Final = 30.0

@@ -276,7 +276,7 @@ async def test_an_end_that_cannot_be_stored_is_noted_on_the_error_that_ended_the
 def hanging(kind: str, *, idempotent: bool, release: threading.Event, log: Log) -> al.Tool:
     if kind == "thread":
 
-        @al.tool(name="hang", idempotent=idempotent, timeout=0.25)  # in which its thread has begun
+        @al.tool(name="hang", idempotent=idempotent, timeout=0.25, grace=0.02)  # in which its thread has begun
         def hang() -> str:
             """Outlasts its time."""
             log.ran.append("hang")
@@ -328,7 +328,7 @@ async def test_a_tool_runs_again_once_its_thread_has_ended() -> None:
 
     async def after(request: al.ModelRequest) -> Any:
         release.set()
-        await runtime._runs._threads.wait_idle()
+        await runtime._runs.pool.wait_idle()
         return reply(calls=[call("fine")])
 
     provider = ScriptedProvider([reply(calls=[call("hang")]), after, reply("done")])

@@ -2,23 +2,27 @@
 
 from .collecting import Collecting
 from .detached import Patience, PendingSend, Sends
+from .eager import Eager
 from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
+from .pool import LeftOver, ToolPool
 from .reasons import code_of, limit_of
 from .resend import Place, Resend, ResendPolicy, next_attempt
 from .rest import rest
 from .scope import Claim, Label, Scope, deliver_cancel, settle
 from .send import Rejected, join, measure, send
 from .signal import Bound, Signal
-from .tool_call import ToolOutcome, ToolThreads, execute
+from .tool_call import ToolOutcome, run_tool
 
 __all__ = [
     "Bound",
     "Claim",
     "Collecting",
+    "Eager",
     "Label",
     "Ledger",
+    "LeftOver",
     "Patience",
     "PendingSend",
     "Place",
@@ -30,11 +34,10 @@ __all__ = [
     "Sends",
     "Signal",
     "ToolOutcome",
-    "ToolThreads",
+    "ToolPool",
     "answer_call",
     "code_of",
     "deliver_cancel",
-    "execute",
     "give_back",
     "has_room",
     "join",
@@ -43,6 +46,7 @@ __all__ = [
     "next_attempt",
     "recover_calls",
     "rest",
+    "run_tool",
     "send",
     "settle",
     "skip_calls",

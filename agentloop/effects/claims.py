@@ -62,7 +62,7 @@ def effect_id_of(scope: Scope, exchange: int, position: int) -> str:
 
 
 def busy_tool(scope: Scope, tool: Tool | None = None) -> str | None:
-    """A tool whose thread outlived its call, in this run or an earlier turn of the conversation.
+    """A tool that has not ended though its call is over, of this run or an earlier turn of the conversation.
 
     Args:
         tool: what shall begin; giving the output of a run is no effect, and overlaps nothing.
@@ -70,4 +70,4 @@ def busy_tool(scope: Scope, tool: Tool | None = None) -> str | None:
     if tool is not None and tool.name == scope.final:
         return None
     known = None if scope.conversation is None else scope.store.book.conversation(scope.conversation)
-    return scope.threads.busy_in((scope.run_id,) if known is None else known.runs)
+    return scope.pool.busy_in((scope.run_id,) if known is None else known.runs)

@@ -42,7 +42,7 @@ def has_room(limits: LoopLimits, call_id: str) -> bool:
 async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose | None = None) -> None:
     """Answer one open call, or the one that is claimed.
 
-    Bad arguments, an unknown name, or an earlier tool's thread that has not ended give error
+    Bad arguments, an unknown name, or a tool that has not ended though its call is over give error
     feedback and start nothing (R55-R57).
 
     Args:
@@ -51,7 +51,7 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
 
     Raises:
         BudgetError: no tool call is left in the ledger; the slot stays open.
-        UnsettledError: an execution that was begun before may still go on in a thread.
+        UnsettledError: an execution that was begun before may still go on.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
         asyncio.CancelledError: the run was cancelled. Its slot is ``unknown`` with feedback; where the
             run is paused it stays ``started``. Where the tool had not begun, `give_back` is to follow.
@@ -222,7 +222,7 @@ async def _run(scope: Scope, claim: Claim, choose: Choose | None) -> None:
             tool,
             arguments,
             context_of(scope, slot, tool, effect_id),
-            pool=scope.threads,
+            pool=scope.pool,
             max_output_bytes=room_for(scope, slot, tool),
         )
     except BaseException:

@@ -18,8 +18,8 @@ from ..sinks import Emitter, put_off
 from ..tools import Tool, ToolSet
 from .detached import Patience, Sends
 from .ledger import Ledger
+from .pool import ToolPool
 from .resend import ResendPolicy
-from .tool_call import ToolThreads
 
 __all__ = ["Claim", "Label", "Scope", "deliver_cancel", "settle"]
 
@@ -102,6 +102,7 @@ class Scope:
         "now_ms",
         "patience",
         "paused",
+        "pool",
         "random",
         "reason",
         "reasoning",
@@ -113,7 +114,6 @@ class Scope:
         "sleep",
         "started",
         "store",
-        "threads",
         "tools",
         "turn",
     )
@@ -131,7 +131,7 @@ class Scope:
         ledger: Ledger,
         limits: LoopLimits,
         tools: ToolSet,
-        threads: ToolThreads,
+        pool: ToolPool,
         emitter: Emitter,
         new_id: Callable[[], str],
         clock: Callable[[], float],
@@ -152,7 +152,7 @@ class Scope:
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
         self.store, self.ledger, self.limits = store, ledger, limits
-        self.tools, self.threads, self.emitter = tools, threads, emitter
+        self.tools, self.pool, self.emitter = tools, pool, emitter
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
         self.paused, self.left, self.reason = paused, left, reason
         self.sends, self.patience = sends, patience

@@ -13,6 +13,7 @@ import pytest
 import agentloop as al
 from agentloop.effects import Ledger, Scope, answer_call, give_back, send, skip_calls
 from agentloop.effects.claims import claim_next
+from agentloop.effects.pool import Execution
 from agentloop.errors import BudgetError
 from agentloop.exchange import Entry, Fact, SlotMoved
 from agentloop.messages import ToolFeedback, ToolResult
@@ -204,7 +205,7 @@ async def test_a_cancel_while_the_claim_is_written_is_known_to_have_run_nothing(
 async def test_nothing_runs_beside_a_thread_that_has_not_ended() -> None:
     release = threading.Event()
 
-    @al.tool(timeout=0.25)  # in which its thread has begun
+    @al.tool(timeout=0.25, grace=0.02)  # in which its thread has begun
     def hold() -> None:
         """Hold a thread."""
         release.wait(10)
@@ -219,7 +220,7 @@ async def test_nothing_runs_beside_a_thread_that_has_not_ended() -> None:
         assert stage.ledger.spent("tool_calls") == 1
     finally:
         release.set()
-        assert await stage.threads.wait_idle(5) == 0
+        assert await stage.pool.wait_idle(5) == 0
 
 
 async def test_a_crash_is_stored_before_it_is_raised_and_shows_nothing_of_the_error_to_the_model() -> None:
@@ -305,7 +306,7 @@ async def test_nothing_is_claimed_ahead_in_a_run_that_is_paused_or_has_no_budget
 async def test_nothing_is_claimed_ahead_beside_a_thread_that_has_not_ended() -> None:
     release = threading.Event()
 
-    @al.tool(timeout=0.25)  # in which its thread has begun
+    @al.tool(timeout=0.25, grace=0.02)  # in which its thread has begun
     def hold() -> None:
         """Hold a thread."""
         release.wait(10)
@@ -315,7 +316,7 @@ async def test_nothing_is_claimed_ahead_beside_a_thread_that_has_not_ended() -> 
         assert await batches(stage, await stage.open()) == [["started 0"], ["unknown 0"], ["failed 1"]]
     finally:
         release.set()
-        assert await stage.threads.wait_idle(5) == 0
+        assert await stage.pool.wait_idle(5) == 0
 
 
 async def test_nothing_is_claimed_with_the_record_of_a_crash() -> None:
@@ -393,7 +394,7 @@ async def test_a_call_whose_first_execution_may_still_go_on_in_a_thread_waits() 
         loop.call_soon_threadsafe(began.set)
         release.wait(10)
 
-    earlier = asyncio.create_task(stage.threads.run("r", "hold", work, seconds=None))
+    earlier = asyncio.create_task(stage.pool.run_thread(Execution("r", "hold"), work, seconds=None, grace=1))
     try:
         await began.wait()
         earlier.cancel()
@@ -405,4 +406,4 @@ async def test_a_call_whose_first_execution_may_still_go_on_in_a_thread_waits() 
         assert (slot.state, slot.feedback, stage.ledger.spent("tool_calls")) == ("unknown", None, 0)
     finally:
         release.set()
-        assert await stage.threads.wait_idle(5) == 0
+        assert await stage.pool.wait_idle(5) == 0

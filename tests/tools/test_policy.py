@@ -16,6 +16,7 @@ def test_the_defaults_are_fifteen_seconds_and_not_idempotent() -> None:
     """(R330, R331)"""
     policy = ToolPolicy()
     assert (policy.timeout, policy.idempotent, policy.max_output_bytes, policy.errors) == (15.0, False, None, ())
+    assert (policy.grace, policy.retries, policy.max_calls) == (2.0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,17 @@ def test_the_defaults_are_fifteen_seconds_and_not_idempotent() -> None:
         ("timeout", math.nan),
         ("timeout", "15"),
         ("timeout", True),
+        ("grace", 0),
+        ("grace", math.inf),
+        ("grace", None),
+        ("grace", True),
         ("idempotent", 1),
+        ("retries", -1),
+        ("retries", True),
+        ("retries", 1.0),
+        ("max_calls", 0),
+        ("max_calls", True),
+        ("max_calls", 2.0),
         ("max_output_bytes", 0),
         ("max_output_bytes", 255),
         ("max_output_bytes", True),
@@ -78,3 +89,24 @@ def test_only_an_idempotent_tool_is_recovered_by_a_second_run() -> None:
     """(R129)"""
     with pytest.raises(InputError, match=r"ToolPolicy\.recovery: expected idempotent=True with 'repeat'"):
         ToolPolicy(recovery="repeat")
+
+
+@pytest.mark.parametrize(
+    ("policy", "most"),
+    [
+        (ToolPolicy(), 0),
+        (ToolPolicy(retries=0), 0),
+        (ToolPolicy(idempotent=True), 3),
+        (ToolPolicy(idempotent=True, retries=0), 0),
+        (ToolPolicy(idempotent=True, retries=7), 7),
+    ],
+)
+def test_an_idempotent_tool_is_repeated_three_times_unless_it_says_otherwise(policy: ToolPolicy, most: int) -> None:
+    """(R331, R332, R334)"""
+    assert policy.most_retries == most
+
+
+def test_only_an_idempotent_tool_may_be_repeated() -> None:
+    """(R331, R334)"""
+    with pytest.raises(InputError, match=r"ToolPolicy\.retries: expected idempotent=True with more than 0, got 1"):
+        ToolPolicy(retries=1)
