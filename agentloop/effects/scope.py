@@ -59,7 +59,7 @@ def _no_reason() -> None:
 
 
 class Scope:
-    """One run, seen by its effects. Used by the run's own task only.
+    """One run, seen by its effects. Used by the run's own task only, and by those that it makes for calls.
 
     Attributes:
         turn: the run's facts, as state.
@@ -84,6 +84,7 @@ class Scope:
     __slots__ = (
         "_mint",
         "_provider",
+        "_tool_ledgers",
         "agent",
         "check",
         "claim",
@@ -165,6 +166,7 @@ class Scope:
         self.sent_bytes = 0
         self.claim: Claim | None = None
         self._provider, self._mint = provider, mint
+        self._tool_ledgers: dict[str, Ledger] = {}
 
     @property
     def provider_index(self) -> int:
@@ -186,6 +188,25 @@ class Scope:
     def model_id(self) -> str | None:
         """The host's name for the model that gets the next request; None where it gave none."""
         return self.model_names[self.provider_index] if self.model_names else None
+
+    def ledger_of(self, tool: Tool) -> Ledger:
+        """What a start of this tool is debited to: the run's ledger, or the tool's own node below it.
+
+        The starts that a resumed run's facts hold are spent there.
+        """
+        if tool.policy.max_calls is None:
+            return self.ledger
+        node = self._tool_ledgers.get(tool.name)
+        if node is None:
+            node = self._tool_ledgers[tool.name] = self.ledger.child(tool_calls=tool.policy.max_calls)
+            slots = (slot for entry in self.turn.entries for slot in entry.slots)
+            node.note_spent("tool_calls", sum(slot.attempt for slot in slots if slot.call.name == tool.name))
+        return node
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the run has had its ``max_seconds``."""
+        return self.limits.max_seconds is not None and self.elapsed >= self.limits.max_seconds
 
     @property
     def elapsed(self) -> float:

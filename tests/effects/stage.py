@@ -64,6 +64,15 @@ class Stage:
             ),
             run_id="r",
         )
+        return self.scope(**fields)
+
+    def open_again(self, **fields: Any) -> Scope:
+        """A scope of the same run, as whoever resumes it has one."""
+        self.ledger = Ledger(model_calls=self.limits.max_model_calls, tool_calls=self.limits.max_tool_calls)
+        return self.scope(**fields)
+
+    def scope(self, **fields: Any) -> Scope:
+        """A scope of run ``r``, whose origin is stored."""
         now_ms = self.clock.now_ms
         parts: dict[str, Any] = {
             "deps": None,
