@@ -1,6 +1,7 @@
 """The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
 from .collecting import Collecting
+from .crew import answer_calls
 from .detached import Patience, PendingSend, Sends
 from .eager import Eager
 from .execution import answer_call, give_back, has_room, skip_calls
@@ -36,6 +37,7 @@ __all__ = [
     "ToolOutcome",
     "ToolPool",
     "answer_call",
+    "answer_calls",
     "code_of",
     "deliver_cancel",
     "give_back",

@@ -86,16 +86,24 @@ def admitted(scope: Scope, exchange: int, position: int, slot: Slot) -> Claim | 
 
 
 def hindrance(scope: Scope, tool: Tool) -> Refusal | None:
-    """Why the tool may not begin now, though the run may go on."""
-    busy = busy_tool(scope, tool)
+    """Why another start of the tool may not be reserved now, though the run may go on."""
+    busy = beside(scope, tool)
     if busy is not None:
-        text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
-        return Refusal("thread_busy", text)
+        return busy
     most = tool.policy.max_calls
     if most is not None and scope.ledger_of(tool).spent("tool_calls") >= most:
         times = "once" if most == 1 else f"{most} times"
         return Refusal("max_calls", f"Nothing ran: {tool.name} can be called {times} in a run, and that is used up.")
     return None
+
+
+def beside(scope: Scope, tool: Tool) -> Refusal | None:
+    """Why the tool may not begin now: another one is left over, and effects shall not overlap it."""
+    busy = busy_tool(scope, tool)
+    if busy is None:
+        return None
+    text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
+    return Refusal("thread_busy", text)
 
 
 def reserve(scope: Scope, tool: Tool) -> None:
