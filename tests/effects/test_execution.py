@@ -271,7 +271,7 @@ async def states(stage: Stage) -> list[tuple[str, int, str | None]]:
 
 
 async def test_an_execution_that_ran_out_of_time_is_repeated_and_each_start_is_charged_stored_and_told() -> None:
-    """(R331, R332)"""
+    """Each under the same id, which stands in what is stored (R331, R332, R337)."""
     log: list[tuple[int, str]] = []
     stage = Stage([reply(calls=[call("late")])], tools=[late_tool(log, in_time=3)])
     scope = await asked(stage)

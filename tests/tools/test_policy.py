@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentloop.errors import InputError
-from agentloop.tools import ToolPolicy
+from agentloop.tools import ToolPolicy, tool
 
 
 def test_the_defaults_are_fifteen_seconds_and_not_idempotent() -> None:
@@ -110,3 +110,28 @@ def test_only_an_idempotent_tool_may_be_repeated() -> None:
     """(R331, R334)"""
     with pytest.raises(InputError, match=r"ToolPolicy\.retries: expected idempotent=True with more than 0, got 1"):
         ToolPolicy(retries=1)
+
+
+def test_a_tool_states_all_that_it_is_run_by() -> None:
+    """(R327, R328)"""
+
+    @tool(timeout=3, retries=2, idempotent=True, max_calls=5, grace=1)
+    async def look_up(word: str) -> str:
+        """Look a word up."""
+        return word
+
+    assert (look_up.spec.name, look_up.spec.description) == ("look_up", "Look a word up.")
+    assert '"word"' in look_up.spec.parameters
+    policy = look_up.policy
+    assert (policy.timeout, policy.most_retries, policy.idempotent, policy.max_calls) == (3, 2, True, 5)
+
+
+def test_whether_a_tool_is_idempotent_is_the_hosts_word_alone() -> None:
+    """Neither a name nor a kind decides (R335)."""
+
+    @tool
+    async def read_only_lookup() -> str:
+        """Read."""
+        return ""
+
+    assert (read_only_lookup.policy.idempotent, read_only_lookup.policy.most_retries) == (False, 0)
