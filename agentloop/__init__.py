@@ -20,7 +20,7 @@ this map and holds the imports to it.
     sinks/            6  where events go: queue, fan-out, JSON lines, observers
     persistence/      6  backends, and the store: append, then install, then publish
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
-    effects/          7  ledger, one send, one tool execution
+    effects/          7  ledger, one send, tool calls one by one or side by side
     runner/           8  model calls without a loop: transports, context, budgets, children
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition

@@ -238,7 +238,7 @@ async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) 
         nonlocal began
         if scope.paused():
             raise RunPaused(scope.run_id)
-        if hindrance(scope, tool) is not None:
+        if scope.out_of_time or hindrance(scope, tool) is not None:
             return False
         try:
             reserve(scope, tool)
