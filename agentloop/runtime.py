@@ -142,8 +142,8 @@ class Runtime(Conversations, UnfinishedRuns):
         """Take no more runs, end those that go on, then close observers, store and provider.
 
         A submitted, resumed or checkpointed run on a durable store ends its present effect and stays
-        unfinished, to be resumed: a tool has 5 s, and its grace after them, a send ``settle_seconds``. What takes longer is cut
-        off, said in the log, and is unsettled then.
+        unfinished, to be resumed: a tool has 5 s, a send ``settle_seconds``. What takes longer is cut
+        off, said in the log, and is unsettled then; a tool has its ``grace`` to end, and is left over after it.
         Every other run is cancelled, and has recorded its end before the store closes (R143).
         Idempotent. A cancel of the caller does not cut it short; it is raised afterwards, but at
         once in an observer or in a task that a run has begun: those are among what ends.
