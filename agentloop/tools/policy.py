@@ -32,6 +32,9 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             it asks the resource what became of ``ctx.effect_id``; it takes the tool's own
             parameters, and returns what the tool would have returned, or `NOT_DONE`. None: not
             stated; such a call waits for a host.
+        coerce: whether arguments whose JSON types do not fit the schema are converted where their meaning
+            is beyond doubt: ``"3"`` for an integer, ``12`` for a string, a string that holds an object
+            for an object (`agentloop.tools.coercion`). What was converted is stored and told.
 
     Raises:
         InputError: a value of another type or outside its range, by name.
@@ -42,12 +45,15 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_output_bytes: int | None = None
     errors: tuple[type[Exception], ...] = ()
     recovery: Literal["repeat", "settle"] | Lookup | None = None
+    coerce: bool = False
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
             check_seconds("ToolPolicy.timeout", self.timeout)
-        if type(self.idempotent) is not bool:
-            raise InputError(f"ToolPolicy.idempotent: expected a bool, got {type(self.idempotent).__name__}")
+        for name in ("idempotent", "coerce"):
+            value = getattr(self, name)
+            if type(value) is not bool:
+                raise InputError(f"ToolPolicy.{name}: expected a bool, got {type(value).__name__}")
         if self.max_output_bytes is not None:
             check_count("ToolPolicy.max_output_bytes", self.max_output_bytes, FEEDBACK_BYTES // 16)
         if type(self.errors) is not tuple:
@@ -71,10 +77,12 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.recovery or ("repeat" if self.idempotent else "none")
 
 
-def selection_policy(*, errors: tuple[type[Exception], ...], max_output_bytes: int | None) -> ToolPolicy:
+def selection_policy(
+    *, errors: tuple[type[Exception], ...], max_output_bytes: int | None, coerce: bool = False
+) -> ToolPolicy:
     """The policy of a selection: it has no effect, so it may be built again, and it has no clock.
 
     Raises:
         InputError: as `ToolPolicy`.
     """
-    return ToolPolicy(timeout=None, idempotent=True, errors=errors, max_output_bytes=max_output_bytes)
+    return ToolPolicy(timeout=None, idempotent=True, errors=errors, max_output_bytes=max_output_bytes, coerce=coerce)
