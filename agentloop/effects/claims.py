@@ -46,14 +46,14 @@ def claim_next(
     if tool is None or busy_tool(scope, tool) is not None:
         return None
     try:
-        arguments = tool.admit(call.arguments.text)
+        arguments, converted = tool.admitted(call.arguments.text)
     except Exception:  # noqa: BLE001  # it is admitted again when its turn comes, and that is where it is told
         return None
     try:
         scope.ledger.debit("tool_calls")
     except BudgetError:
         return None
-    return Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments)
+    return Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments, converted)
 
 
 def effect_id_of(scope: Scope, exchange: int, position: int) -> str:

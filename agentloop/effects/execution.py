@@ -72,7 +72,7 @@ async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | No
         await _refuse(scope, exchange, position, "unknown_tool", text, choose)
         return None
     try:
-        arguments = tool.admit(call.arguments.text)
+        arguments, converted = tool.admitted(call.arguments.text)
     except ArgumentsRefused as refused:
         await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}", choose)
         return None
@@ -84,7 +84,7 @@ async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | No
         await _refuse(scope, exchange, position, "thread_busy", text, choose)
         return None
     scope.ledger.debit("tool_calls")
-    claim = Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments)
+    claim = Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments, converted)
     held = await scope.commit(lambda book: _start(book, scope, claim))
     scope.claim = claim
     if held:
@@ -93,7 +93,14 @@ async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | No
 
 
 def _start(book: Book, scope: Scope, claim: Claim) -> Sequence[Fact]:
-    return book.start_slot(scope.turn, claim.exchange, claim.position, effect_id=claim.effect_id, at_ms=scope.now_ms())
+    return book.start_slot(
+        scope.turn,
+        claim.exchange,
+        claim.position,
+        effect_id=claim.effect_id,
+        at_ms=scope.now_ms(),
+        converted=claim.converted,
+    )
 
 
 async def give_back(scope: Scope) -> None:
@@ -203,7 +210,7 @@ def _tell_skipped(scope: Scope, exchange: int, position: int, state: SlotState, 
 
 
 async def _run(scope: Scope, claim: Claim, choose: Choose | None) -> None:
-    exchange, position, effect_id, tool, arguments = claim
+    exchange, position, effect_id, tool, arguments, converted = claim
     slot = scope.turn.entries[exchange].slots[position]
     began = scope.clock()
     scope.claim = None
@@ -216,6 +223,7 @@ async def _run(scope: Scope, claim: Claim, choose: Choose | None) -> None:
         position=position,
         arguments=slot.call.arguments.text,
         attempt=slot.attempt,
+        converted=converted,
     )
     try:
         outcome = await execute(

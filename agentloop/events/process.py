@@ -80,6 +80,8 @@ class ToolStarted(Event, frozen=True):
     Attributes:
         arguments: the raw argument text as the model sent it (exact also for big integers).
         attempt: 1, or more for a repeated run of an idempotent tool.
+        converted: which arguments the tool is given in another JSON type (`ToolPolicy.coerce`), as
+            ``$.count: string to integer``; up to 16 lines.
     """
 
     type: ClassVar[str] = "tool.started"
@@ -90,6 +92,7 @@ class ToolStarted(Event, frozen=True):
     position: int
     arguments: str
     attempt: int = 1
+    converted: tuple[str, ...] = ()
 
 
 class ToolProgress(Event, frozen=True):

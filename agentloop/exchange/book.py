@@ -155,6 +155,7 @@ class Book(Recovery):
         at_ms: int,
         reserve: int = 0,
         start: tuple[int, str] | None = None,
+        converted: tuple[str, ...] = (),
         close: tuple[RunOutcome, str | None] | None = None,
     ) -> tuple[Fact, ...]:
         """Take in a checked reply, for the attempt that asked for it (R80), and claim one of its calls with it.
@@ -164,7 +165,8 @@ class Book(Recovery):
         Args:
             reserve: bytes there must be room for to answer each of its calls. An answer itself is
                 never refused for want of room: it tells what has happened.
-            start: position and effect id of the execution that comes next, as for `start_slot`.
+            start: position and effect id of the execution that comes next, and ``converted``: as for
+                `start_slot`.
             close: outcome and reason, where the reply is all that its run was for. Its calls are not
                 asked to be run by anybody, and stay open.
 
@@ -217,6 +219,7 @@ class Book(Recovery):
             state="started",
             effect_id=effect_id,
             attempt=1,
+            converted=converted,
             at_ms=at_ms,
         )
         return (ended, taken, claimed)
@@ -258,11 +261,21 @@ class Book(Recovery):
         )
         return (ended,)
 
-    def start_slot(self, turn: Turn, exchange: int, position: int, *, effect_id: str, at_ms: int) -> tuple[Fact, ...]:
+    def start_slot(
+        self,
+        turn: Turn,
+        exchange: int,
+        position: int,
+        *,
+        effect_id: str,
+        at_ms: int,
+        converted: tuple[str, ...] = (),
+    ) -> tuple[Fact, ...]:
         """Claim one execution of a tool, before its first instruction.
 
         Args:
             effect_id: identity of the execution, of this slot alone; the same when it is repeated.
+            converted: what of its arguments was converted, for the record.
 
         Raises:
             ConflictError: the run is closed, the slot holds feedback or may not start, or the id is
@@ -276,7 +289,7 @@ class Book(Recovery):
             raise ConflictError(where, "expected a slot without feedback")
         if slot.effect_id != effect_id and (slot.effect_id is not None or effect_id in turn.claims):
             raise ConflictError(where, "expected the id of this slot's execution, got another's")
-        return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id),)
+        return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id, converted=converted),)
 
     def give_back(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
         """Give back the claim of an execution that has not begun: its call is open again, as it was before.

@@ -10,7 +10,7 @@ a run whose texts were removed.
 This is the form of version 2. Records of version 1 told no end of an effect: read from one, ``at_ms``
 of `SendEnded`, `SlotMoved` and `RerunAllowed` is None, and nothing else writes None there; nor did they
 tell ``status``, ``retry_after``, ``stream_refused`` and ``previewed`` of `SendEnded`. Early ones of version 2
-did not tell the last two either.
+did not tell the last two either, nor ``converted`` of `SlotMoved`.
 """
 
 from __future__ import annotations
@@ -199,6 +199,9 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
         code: why, when not ``done``.
         author: who settled an unknown outcome: a host's word, or ``recovery:<tool>`` for a lookup;
             None where it is reported.
+        converted: of a claim, which arguments are given to the tool in another JSON type than the model
+            wrote (`ToolPolicy.coerce`), as ``$.count: string to integer``; up to 16 lines of up to 200
+            characters. The call itself keeps the text as it was written.
     """
 
     origin_id: str
@@ -211,6 +214,7 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
     feedback: ToolFeedback | None = None
     code: str | None = None
     author: str | None = None
+    converted: tuple[str, ...] = ()
 
 
 class RerunAllowed(_Fact, frozen=True, tag="rerun_allowed"):

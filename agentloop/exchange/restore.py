@@ -160,6 +160,8 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
     if slot is None or fact.exchange != len(turn.entries) - 1:
         return "expected a call of the newest reply of its own origin"
     move(slot.state, fact.state, where=f"call {fact.exchange}.{fact.position}")
+    if fact.converted and fact.state != "started":
+        return "expected what was converted of a call with its claim only"
     if fact.author is not None and slot.state != "unknown":
         return "expected a host's word on an unknown outcome only"
     if slot.feedback is not None:

@@ -68,6 +68,24 @@ async def test_a_result_settles_its_call_in_the_name_of_the_lookup() -> None:
     assert (stage.ledger.spent("tool_calls"), scope.turn.tool_calls) == (0, 1)
 
 
+async def test_a_lookup_is_given_what_its_tool_was() -> None:
+    async def find(n: int) -> int:
+        return n + 1
+
+    @al.tool(recovery=find, coerce=True)
+    async def pay(n: int) -> int:
+        """Pay."""
+        raise AssertionError("no tool runs here")
+
+    stage = Stage([reply(calls=[call("pay", arguments_text='{"n": "7"}')])], tools=[pay])
+    scope = await stage.open()
+    await send(scope)
+    await scope.commit(lambda book: book.start_slot(scope.turn, 0, 0, effect_id="r/0.0", at_ms=1))
+    await scope.commit(lambda book: book.lose_slots(scope.turn, at_ms=1))
+    await recover_calls(scope, 0, (0,))
+    assert told(slots_of(scope)[0]) == ("done", "settled", "8")
+
+
 async def test_an_error_result_settles_its_call_as_failed() -> None:
     _, scope = await lost(member("pay", lambda_of(ToolResult.error("no funds"))))
     await recover_calls(scope, 0, (0,))

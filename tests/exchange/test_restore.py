@@ -182,6 +182,17 @@ def test_an_attempt_stands_for_one_send() -> None:
     assert "not used before" in refusal(facts).rule
 
 
+def test_what_was_converted_is_told_with_a_claim_only() -> None:
+    facts = history()
+    for at in places(SlotMoved):
+        changed = [*facts]
+        changed[at] = replace(facts[at], converted=("$.a: string to integer",))
+        if facts[at].state == "started":  # type: ignore[union-attr]
+            read(changed)
+        else:
+            assert "with its claim only" in refusal(changed).rule
+
+
 @pytest.mark.parametrize(("fields", "rule"), [({"effect_id": None}, "an id"), ({"attempt": 2}, "the next number")])
 def test_an_execution_has_an_id_and_a_number(fields: dict[str, Any], rule: str) -> None:
     facts = history()

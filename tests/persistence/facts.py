@@ -231,6 +231,17 @@ GOLDEN: Final[dict[str, Fact]] = {
         effect_id="effect-2",
         attempt=1,
     ),
+    "slot_moved_converted": SlotMoved(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=1,
+        state="started",
+        at_ms=1_700_000_000_600,
+        effect_id="effect-2",
+        attempt=1,
+        converted=("$.count: string to integer", "$.tags[2]: integer to string"),
+    ),
     "slot_moved_settled": SlotMoved(
         run_id="run-1",
         origin_id="origin-1",
@@ -250,7 +261,7 @@ GOLDEN: Final[dict[str, Fact]] = {
 UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
     OriginOpened: {"checkpoint": False, "call": None, "context": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
-    SlotMoved: {"at_ms": None},
+    SlotMoved: {"at_ms": None, "converted": ()},
     RerunAllowed: {"at_ms": None},
 }
 """What a record of version 1 did not tell, by kind, as it is read from one."""
@@ -348,6 +359,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         feedback=st.none() | _feedback,
         code=_words,
         author=_words,
+        converted=st.lists(texts, max_size=3).map(tuple),
     ),
     st.builds(RerunAllowed, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, author=texts, at_ms=_times),
     st.builds(
