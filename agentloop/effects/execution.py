@@ -19,6 +19,7 @@ from ..messages import ToolFeedback, ToolResult
 from ..persistence import Step
 from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
 from .claims import Choose, busy_tool, claim_next, effect_id_of
+from .kept import LONGEST_NOTE, answer_of
 from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, execute
 
@@ -29,7 +30,7 @@ _FRAME = len(b'"tool_call_id":,')
 
 _UNKNOWN = "Error: the run ended while this tool ran; whether its effect happened is unknown."
 
-_LEAST = len(msgspec.json.encode(cut_result(ToolResult.error("x" * 1024), 1))) + 16
+_LEAST = len(msgspec.json.encode(cut_result(ToolResult.error("x" * 1024), 1, note=LONGEST_NOTE))) + 16
 """The shortest result that text can be cut to, with room for the digits of its full size."""
 
 
@@ -277,8 +278,8 @@ def _verdict(outcome: ToolOutcome) -> tuple[SlotState, str, ToolResult]:
     if outcome.kind == "crashed":
         text = "Error: the tool stopped with an unexpected error; whether its effect happened is unknown."
         return "unknown", "error", ToolResult.error(text)
-    assert outcome.result is not None, "every outcome but a crash has a result"
-    return outcome.kind, "success" if outcome.result.status == "ok" else "error", outcome.result
+    assert outcome.full is not None, "every outcome but a crash has a result"
+    return outcome.kind, "success" if outcome.full.status == "ok" else "error", outcome.full
 
 
 async def _received(
@@ -294,19 +295,17 @@ async def _received(
 ) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     effect_id = slot.effect_id or ""
-    feedback = fit(scope, slot, result)
-    receipt = scope.receipt(effect_id)
-    await _answer(
-        scope,
-        lambda book: book.receive(
+    answer = answer_of(scope, slot, result, room_for(scope, slot, scope.tools.get(slot.call.name)))
+    feedback, receipt = answer.feedback, scope.receipt(effect_id)
+
+    def receive(book: Book) -> Sequence[Fact]:
+        return book.receive(
             receipt, exchange, position, state=state, feedback=feedback, at_ms=scope.now_ms(), code=code
-        ),
-        exchange,
-        position,
-        feedback,
-        choose,
-    )
-    _tell_ended(scope, exchange, position, state, code, status, feedback.text, began)
+        )
+
+    step = answer.stored_by(receive, scope, exchange, position)
+    await _answer(scope, step, exchange, position, feedback, choose)
+    _tell_ended(scope, exchange, position, state, code, status, feedback.text, began, answer.kept)
 
 
 def _tell_ended(
@@ -318,6 +317,7 @@ def _tell_ended(
     status: str,
     output: str,
     began: float,
+    kept: bool | None = None,
 ) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     scope.emitter.process(
@@ -332,6 +332,7 @@ def _tell_ended(
         code=code,
         output=output,
         output_bytes=len(output.encode()),
+        kept=kept,
         duration_ms=int((scope.clock() - began) * 1000),
     )
 

@@ -114,6 +114,8 @@ class ToolEnded(Event, frozen=True):
         slot: the slot's state: ``done``, ``failed`` or ``unknown``.
         code: why, when the status is not ``success``.
         output: what the model reads, cut as it is. output_bytes: its size.
+        kept: whether the full text of an output that was cut is kept (`Runtime.output`); None where it
+            was not cut.
     """
 
     type: ClassVar[str] = "tool.ended"
@@ -127,6 +129,7 @@ class ToolEnded(Event, frozen=True):
     code: str | None = None
     output: str = ""
     output_bytes: int = 0
+    kept: bool | None = None
     duration_ms: int = 0
 
 

@@ -17,6 +17,7 @@ from .facts import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RunClosed,
@@ -345,6 +346,30 @@ class Book(Recovery):
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
         return (self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code),)
+
+    def keep_output(self, turn: Turn, exchange: int, position: int, *, text: str, at_ms: int) -> tuple[Fact, ...]:
+        """Keep the full text of an output, in the batch of the answer that has its beginning, and after that.
+
+        There is no check for room: who cuts the answer asks for it before (`State.has_room_for_output`), as
+        the answer says whether the text is kept. Keeping it again adds nothing.
+
+        Raises:
+            ConflictError: the run is closed.
+        """
+        slot = self._slot(turn, exchange, position)
+        if slot.kept is not None:
+            return ()
+        self._running(turn)
+        kept = OutputKept(
+            run_id=turn.run_id,
+            origin_id=turn.opened.origin_id,
+            exchange=exchange,
+            position=position,
+            text=text,
+            size=len(text.encode()),
+            at_ms=at_ms,
+        )
+        return (kept,)
 
     def complete(
         self,

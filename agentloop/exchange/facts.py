@@ -3,7 +3,8 @@
 A run appends, in this order: one `OriginOpened`; for each model call one `SendStarted`, one
 `SendEnded` and, when it was replied, one `ReplyTaken` in the same batch; for each call of the
 reply its `SlotMoved` steps, of which the claim mostly shares a batch with what came just before it:
-the reply, or the answer of another call; at last one `RunClosed`. Two facts stand alone: `ConversationBranched`
+the reply, or the answer of another call; an `OutputKept` in the batch of an answer that was cut; at last one
+`RunClosed`. Two facts stand alone: `ConversationBranched`
 begins a conversation at an exchange of another, and `RunRedacted` takes the place of all facts of
 a run whose texts were removed.
 
@@ -36,6 +37,7 @@ __all__ = [
     "ExchangeRef",
     "Fact",
     "OriginOpened",
+    "OutputKept",
     "ReplyTaken",
     "RequestRef",
     "RerunAllowed",
@@ -217,6 +219,23 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
     converted: tuple[str, ...] = ()
 
 
+class OutputKept(_Fact, frozen=True, tag="output_kept"):
+    """The full text of an output of which the call's feedback holds the beginning; stored with that.
+
+    No digest covers it, for no model read it.
+
+    Attributes:
+        text: all of it. size: its UTF-8 bytes, as the feedback says.
+    """
+
+    origin_id: str
+    exchange: int
+    position: int
+    text: str
+    size: int
+    at_ms: int
+
+
 class RerunAllowed(_Fact, frozen=True, tag="rerun_allowed"):
     """A host, or a lookup, allowed one more execution of an unknown call. Used up by the next start."""
 
@@ -296,6 +315,7 @@ Fact = (
     | SendEnded
     | ReplyTaken
     | SlotMoved
+    | OutputKept
     | RerunAllowed
     | RunClosed
     | ConversationBranched

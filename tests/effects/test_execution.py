@@ -139,7 +139,7 @@ async def test_a_tool_may_set_a_smaller_output_limit_of_its_own() -> None:
     sizes = []
     for slot in scope.turn.entries[0].slots:
         assert slot.feedback is not None
-        assert slot.feedback.text.endswith("[cut: the full output is 10000 bytes]")
+        assert slot.feedback.text.endswith("[cut: the full output is 10000 bytes, kept]")
         sizes.append(len(msgspec.json.encode(slot.feedback)))
     assert sizes[0] < 340
     assert 990 <= sizes[1] <= 1_000

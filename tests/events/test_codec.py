@@ -107,6 +107,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "code": st.none() | texts,
         "output": texts,
         "output_bytes": counts,
+        "kept": st.none() | st.booleans(),
         "duration_ms": counts,
     },
     ToolSkipped: {

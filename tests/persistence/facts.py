@@ -14,6 +14,7 @@ from agentloop.exchange import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RerunAllowed,
@@ -125,6 +126,15 @@ GOLDEN: Final[dict[str, Fact]] = {
         input_digest=None,
         agent="reader",
         at_ms=0,
+    ),
+    "output_kept": OutputKept(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=0,
+        text=_CORNERS,
+        size=len(_CORNERS.encode()),
+        at_ms=1_700_000_000_700,
     ),
     "reply_taken": ReplyTaken(
         run_id="run-1",
@@ -360,6 +370,9 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         code=_words,
         author=_words,
         converted=st.lists(texts, max_size=3).map(tuple),
+    ),
+    st.builds(
+        OutputKept, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, text=texts, size=counts, at_ms=counts
     ),
     st.builds(RerunAllowed, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, author=texts, at_ms=_times),
     st.builds(
