@@ -199,6 +199,22 @@ async def test_a_run_of_a_file_that_was_changed_by_hand_is_not_believed(tmp_path
             await runtime.result("r")
 
 
+async def test_a_text_of_megabytes_is_cut_to_what_a_run_allows_and_read_whole(store: Any) -> None:
+    @al.tool
+    async def dump() -> str:
+        """Return a lot."""
+        return "0123456789" * 400_000
+
+    agent = al.Agent(name="a", tools=[dump], limits=al.LoopLimits(feedback_bytes=50_000))
+    provider = ScriptedProvider([reply(calls=[call("dump")]), reply("read")])
+    async with al.Runtime(provider, store=store) as runtime:
+        await runtime.run(agent, "go", run_id="r")
+        (feedback,) = provider.requests[1].exchanges[0].feedback
+        assert len(feedback.text) < 50_000
+        assert feedback.text.endswith("\n[cut: the full output is 4000000 bytes, kept]")
+        assert await runtime.output("r", 0, 0) == "0123456789" * 400_000
+
+
 async def test_bytes_are_refused_however_many_they_are() -> None:
     @al.tool
     async def image() -> dict[str, bytes]:

@@ -266,7 +266,7 @@ class Store:
         return facts, row.lease is not None or (not self.durable and row.outcome is None)
 
     async def output(self, run_id: str, exchange: int, position: int) -> str:
-        """The full text that is kept of an output, as the medium holds it now.
+        """The full text that is kept of an output, as the medium holds it now. Reads the facts of its run.
 
         Raises:
             LostError: no such run, or nothing is kept of the call.

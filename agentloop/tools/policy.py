@@ -22,7 +22,8 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         idempotent: running it twice with the same arguments does no more than running it once.
             Pure computation and reading are; mail, payments and writes elsewhere are not (R335).
         max_output_bytes: ceiling of its result as JSON, in bytes, 256 and up; None takes the
-            run's feedback limit. Longer text is cut, with a mark that states its full size.
+            run's feedback limit. Longer text is cut, with a mark that states its full size; in a run it
+            is kept whole besides, where there is room (`Runtime.output`).
         errors: exception types whose message a model may read; any other exception than
             `ToolFailed` ends the run (R61, R62). A base class of the project's own errors
             declares none of those: they are declared by their own names only.

@@ -317,6 +317,22 @@ def test_texts_within_texts_keep_the_limits_together() -> None:
     assert "array" in refused(many, json.dumps({"a": half, "b": half}))
 
 
+def test_deep_texts_within_deep_texts_are_read_no_deeper_than_one_may_be() -> None:
+    tree = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
+    of = of_schema({"type": "object", "properties": {"a": tree}, "$defs": {"tree": tree}})
+    text = "[]"
+    for _ in range(10):
+        text = "[" * 60 + json.dumps(text) + "]" * 60
+    assert "expected array, got a string" in refused(of, json.dumps({"a": text}))
+
+
+def test_a_pattern_of_names_is_read_as_the_check_reads_it() -> None:
+    schema = {"type": "object", "patternProperties": {"^n$": {"type": "integer"}}, "additionalProperties": {}}
+    coercion = Coercion(admit_schema("t", schema).text)
+    assert coercion.convert({"n": "3"}, "").value == {"n": 3}
+    assert coercion.convert({"n\n": "3"}, "").value == {"n\n": "3"}
+
+
 def test_the_record_is_bounded_and_holds_no_value() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
     told = of_schema(schema).admitted(json.dumps({"a": [str(7_000 + n) for n in range(40)]})).converted
