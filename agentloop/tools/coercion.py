@@ -9,7 +9,8 @@ converted is a value whose type no part of the schema takes:
     3.0, which is the number 3                                where it takes integers alone
 
 ``null`` beside what is taken changes none of this. A value whose type is taken stays as it is, whatever
-else is wrong with it, and so does one that several branches of ``anyOf`` or ``oneOf`` could judge, inside.
+else is wrong with it, and so does one that several branches of ``anyOf`` or ``oneOf`` could judge, inside; of
+objects, a member with one of a few given texts (a tag) says which branch it is.
 Nothing is filled in, dropped, trimmed or mended. A number becomes the text that the model wrote, and a text
 becomes an integer only where it has exactly that value.
 """
@@ -116,17 +117,31 @@ class Coercion:
                 known &= frozenset().union(*map(self.kinds, schema[key]))
         return known
 
-    def parts(self, schema: Any, kind: str) -> Iterator[dict[str, Any]]:
+    def parts(self, schema: Any, kind: str, value: Any) -> Iterator[dict[str, Any]]:
         """A schema and all that surely judges the same value, which is of this type."""
         if type(schema) is not dict:
             return
         yield schema
         for part in (*self._target(schema), *schema.get("allOf", ())):
-            yield from self.parts(part, kind)
+            yield from self.parts(part, kind, value)
         for key in ("anyOf", "oneOf"):
             fitting = [branch for branch in schema.get(key, ()) if kind in self.kinds(branch)]
+            if len(fitting) > 1 and kind == "object":
+                fitting = [branch for branch in fitting if not self._is_tagged_otherwise(branch, value)]
             if len(fitting) == 1:
-                yield from self.parts(fitting[0], kind)
+                yield from self.parts(fitting[0], kind, value)
+
+    def _is_tagged_otherwise(self, schema: Any, value: dict[str, Any]) -> bool:
+        """Whether a member has a text that is none of the few texts which a schema gives for it."""
+        if type(schema) is not dict:
+            return False
+        for part in (schema, *self._target(schema)):
+            for name, member in part.get("properties", {}).items() if type(part) is dict else ():
+                if type(value.get(name)) is str and type(member) is dict:
+                    given = member["enum"] if "enum" in member else [member["const"]] if "const" in member else []
+                    if given and value[name] not in given and all(type(text) is str for text in given):
+                        return True
+        return False
 
     def _target(self, schema: dict[str, Any]) -> tuple[Any, ...]:
         """What its ``$ref`` points at; nothing of one that names an anchor."""
@@ -188,7 +203,7 @@ class _Walk:
             return self._inside(schemas, kind, value, source, depth) if kind in _CONTAINERS else value
         if type(value) is str:
             return self._from_text(schemas, kinds, value, depth)
-        if kinds - _NULL == _TEXT and type(value) in (bool, int, float) and self._is_plain_text(schemas):
+        if kinds - _NULL == _TEXT and type(value) in (bool, int, float) and self._is_plain_text(schemas, value):
             literal = ("false", "true")[value] if type(value) is bool else source.literal(self._steps)
             self._tell(value, literal)
             return literal
@@ -220,13 +235,13 @@ class _Walk:
         finally:
             self._steps = steps
 
-    def _is_plain_text(self, schemas: list[Any]) -> bool:
+    def _is_plain_text(self, schemas: list[Any], value: Any) -> bool:
         """Whether a text means its characters; base64 means others."""
-        parts = (part for schema in schemas for part in self._coercion.parts(schema, "string"))
+        parts = (part for schema in schemas for part in self._coercion.parts(schema, "string", value))
         return not any("contentEncoding" in part for part in parts)
 
     def _inside(self, schemas: list[Any], kind: str, value: Any, source: _Source, depth: int) -> Any:
-        parts = [part for schema in schemas for part in self._coercion.parts(schema, kind)]
+        parts = [part for schema in schemas for part in self._coercion.parts(schema, kind, value)]
         steps: Iterable[tuple[Any, Any]] = value.items() if kind == "object" else enumerate(value)
         made = value
         for step, item in steps:

@@ -230,6 +230,50 @@ def test_several_branches_that_fit_leave_what_is_inside_alone() -> None:
     assert converted({"anyOf": [branch, {**other, "properties": {}}]}, '{"n": "3"}') == ({"n": "3"}, ())
 
 
+class Cash(msgspec.Struct, tag="cash"):
+    cents: int
+
+
+class Card(msgspec.Struct, tag="card"):
+    cents: int
+    number: str
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "told"),
+    [
+        ('{"type": "cash", "cents": "5"}', Cash(5), 1),
+        ('{"type": "card", "cents": "5", "number": 4111}', Card(5, "4111"), 2),
+        ('{"type": "gold", "cents": "5", "number": 4111}', None, 0),
+        ('{"cents": "5"}', None, 0),
+        ('{"type": 1, "cents": "5"}', None, 0),
+    ],
+)
+def test_a_tag_says_which_branch_it_is(text: str, value: object, told: int) -> None:
+    @tool(coerce=True)
+    def pay(by: Cash | Card) -> str:
+        """Pay."""
+        return str(by)
+
+    if value is None:
+        assert "$.by" in refused(pay, f'{{"by": {text}}}')
+    else:
+        got = pay.admitted(f'{{"by": {text}}}')
+        assert got.arguments == {"by": value}
+        assert len(got.converted) == told
+
+
+def test_a_tag_is_one_of_a_few_texts() -> None:
+    one = {"type": "object", "properties": {"k": {"const": "a"}, "n": {"type": "integer"}}}
+    members = [{"enum": ["b"]}, {"enum": ["b", 1]}, {"const": 1}, {"type": "string"}, {"enum": ["a", "b"]}, True]
+    taken = []
+    for member in members:
+        other = {"type": "object", "properties": {"k": member, "n": {"type": "boolean"}}}
+        told = _admitted(of_member({"anyOf": [one, other]}), '{"a": {"k": "a", "n": "3"}}')[1]
+        taken.append(told == ("$.a.n: string to integer",))
+    assert taken == [True, False, False, False, False, False]
+
+
 def test_members_are_judged_by_name_by_pattern_and_by_what_is_left() -> None:
     schema = {
         "type": "object",
