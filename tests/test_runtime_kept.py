@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import io
+import sys
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -97,6 +100,39 @@ async def test_another_process_reads_it_and_so_does_the_next_life_of_the_store(t
         await runtime.run(AGENT, "more", conversation="c")  # which reads the turn before
         assert turn_of(runtime, "r").entries[0].slots[0].kept == len(PAGE.encode())
         assert await runtime.output("r", 0, 0) == PAGE
+
+
+READER = """
+import asyncio, hashlib, sys
+import agentloop as al
+from agentloop.testing import ScriptedProvider
+
+async def main():
+    async with al.Runtime(ScriptedProvider([]), store=sys.argv[1]) as runtime:
+        text = await runtime.output("r", 0, 0)
+        print(hashlib.sha256(text.encode()).hexdigest())
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_of_its_own_reads_it_while_the_run_goes_on(tmp_path: Path) -> None:
+    read: list[str] = []
+
+    @al.tool
+    async def look() -> str:
+        """Have another process look at what is kept."""
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", READER, str(tmp_path / "store.db"), stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await child.communicate()
+        read.append(out.decode().strip())
+        return "ok"
+
+    provider = ScriptedProvider([reply(calls=[call("fetch", times=2_000), call("look")]), reply("done")])
+    async with al.Runtime(provider, store=tmp_path / "store.db") as runtime:
+        await runtime.run(al.Agent(name="a", tools=[fetch, look]), "go", run_id="r")
+    assert read == [hashlib.sha256(PAGE.encode()).hexdigest()]
 
 
 async def test_a_book_on_a_medium_holds_no_full_text_and_one_in_memory_counts_it(tmp_path: Path) -> None:
