@@ -332,9 +332,12 @@ class _Attempt:
             if pending is not None:
                 pending.claims = claim is not None
         start = None if claim is None else (claim.position, claim.effect_id)
+        converted = () if claim is None else claim.converted
         close = None if self._collecting is None else _end_of(reply, fault)
         await scope.commit(
-            lambda book: book.intake(receipt, reply, at_ms=now, reserve=reserve, start=start, close=close)
+            lambda book: book.intake(
+                receipt, reply, at_ms=now, reserve=reserve, start=start, converted=converted, close=close
+            )
         )
         self.ended, scope.claim = True, claim
 

@@ -84,6 +84,8 @@ class ToolStarted(Event, frozen=True):
     Attributes:
         arguments: the raw argument text as the model sent it (exact also for big integers).
         attempt: 1, or more for a repeated run: of an idempotent tool, or one that was allowed.
+        converted: which arguments the tool is given in another JSON type (`ToolPolicy.coerce`), as
+            ``$.count: string to integer``; up to 16 lines.
     """
 
     type: ClassVar[str] = "tool.started"
@@ -94,6 +96,7 @@ class ToolStarted(Event, frozen=True):
     position: int
     arguments: str
     attempt: int = 1
+    converted: tuple[str, ...] = ()
 
 
 class ToolProgress(Event, frozen=True):
@@ -115,6 +118,8 @@ class ToolEnded(Event, frozen=True):
         slot: the slot's state: ``done``, ``failed`` or ``unknown``.
         code: why, when the status is not ``success``.
         output: what the model reads, cut as it is. output_bytes: its size.
+        kept: whether the full text of an output that was cut is kept (`Runtime.output`); None where it
+            was not cut.
     """
 
     type: ClassVar[str] = "tool.ended"
@@ -128,6 +133,7 @@ class ToolEnded(Event, frozen=True):
     code: str | None = None
     output: str = ""
     output_bytes: int = 0
+    kept: bool | None = None
     duration_ms: int = 0
 
 

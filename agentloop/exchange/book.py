@@ -17,6 +17,7 @@ from .facts import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RunClosed,
@@ -157,6 +158,7 @@ class Book(Recovery):
         at_ms: int,
         reserve: int = 0,
         start: tuple[int, str] | None = None,
+        converted: tuple[str, ...] = (),
         close: tuple[RunOutcome, str | None] | None = None,
     ) -> tuple[Fact, ...]:
         """Take in a checked reply, for the attempt that asked for it (R80), and claim one of its calls with it.
@@ -166,7 +168,8 @@ class Book(Recovery):
         Args:
             reserve: bytes there must be room for to answer each of its calls. An answer itself is
                 never refused for want of room: it tells what has happened.
-            start: position and effect id of the execution that comes next, as for `start_slot`.
+            start: position and effect id of the execution that comes next, and ``converted``: as for
+                `start_slot`.
             close: outcome and reason, where the reply is all that its run was for. Its calls are not
                 asked to be run by anybody, and stay open.
 
@@ -219,6 +222,7 @@ class Book(Recovery):
             state="started",
             effect_id=effect_id,
             attempt=1,
+            converted=converted,
             at_ms=at_ms,
         )
         return (ended, taken, claimed)
@@ -260,11 +264,21 @@ class Book(Recovery):
         )
         return (ended,)
 
-    def start_slot(self, turn: Turn, exchange: int, position: int, *, effect_id: str, at_ms: int) -> tuple[Fact, ...]:
+    def start_slot(
+        self,
+        turn: Turn,
+        exchange: int,
+        position: int,
+        *,
+        effect_id: str,
+        at_ms: int,
+        converted: tuple[str, ...] = (),
+    ) -> tuple[Fact, ...]:
         """Claim one execution of a tool, before its first instruction.
 
         Args:
             effect_id: identity of the execution, of this slot alone; the same when it is repeated.
+            converted: what of its arguments was converted, for the record.
 
         Raises:
             ConflictError: the run is closed, the slot holds feedback or may not start, or the id is
@@ -278,7 +292,7 @@ class Book(Recovery):
             raise ConflictError(where, "expected a slot without feedback")
         if slot.effect_id != effect_id and (slot.effect_id is not None or effect_id in turn.claims):
             raise ConflictError(where, "expected the id of this slot's execution, got another's")
-        return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id),)
+        return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id, converted=converted),)
 
     def give_back(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
         """Give back the claim of an execution that has not begun: its call is open again, as it was before.
@@ -301,10 +315,15 @@ class Book(Recovery):
             )
         return (self._moved(turn, exchange, position, move(slot.state, "open", where=where), at_ms=at_ms),)
 
-    def repeat_slot(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
+    def repeat_slot(
+        self, receipt: Receipt, exchange: int, position: int, *, at_ms: int, converted: tuple[str, ...] = ()
+    ) -> tuple[Fact, ...]:
         """Claim an execution once more after it ran out of time, with the same id.
 
         What became of the one before is unknown, and stays so as a fact of its own.
+
+        Args:
+            converted: as for `start_slot`.
 
         Raises:
             ConflictError: the run is closed, another execution owns the slot, or it is not under way.
@@ -319,7 +338,7 @@ class Book(Recovery):
             raise ConflictError(where, f"expected an execution that is started, got one that is {slot.state}")
         return (
             self._moved(turn, exchange, position, "unknown", at_ms=at_ms, code="timeout"),
-            self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=slot.effect_id),
+            self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=slot.effect_id, converted=converted),
         )
 
     def receive(
@@ -355,6 +374,30 @@ class Book(Recovery):
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
         return (self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code),)
+
+    def keep_output(self, turn: Turn, exchange: int, position: int, *, text: str, at_ms: int) -> tuple[Fact, ...]:
+        """Keep the full text of an output, in the batch of the answer that has its beginning, and after that.
+
+        There is no check for room: who cuts the answer asks for it before (`State.has_room_for_output`), as
+        the answer says whether the text is kept. Keeping it again adds nothing.
+
+        Raises:
+            ConflictError: the run is closed.
+        """
+        slot = self._slot(turn, exchange, position)
+        if slot.kept is not None:
+            return ()
+        self._running(turn)
+        kept = OutputKept(
+            run_id=turn.run_id,
+            origin_id=turn.opened.origin_id,
+            exchange=exchange,
+            position=position,
+            text=text,
+            size=len(text.encode()),
+            at_ms=at_ms,
+        )
+        return (kept,)
 
     def complete(
         self,

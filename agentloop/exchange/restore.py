@@ -19,6 +19,7 @@ from .facts import (
     ConversationBranched,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RerunAllowed,
     RunClosed,
@@ -83,6 +84,8 @@ def _fault(state: State, fact: Fact) -> str:
         return _reply_fault(turn, fact)
     if type(fact) is SlotMoved:
         return _slot_fault(turn, fact)
+    if type(fact) is OutputKept:
+        return _output_fault(turn, fact)
     if type(fact) is RerunAllowed:
         slot = _slot(turn, fact)
         unknown = slot is not None and slot.state == "unknown" and slot.feedback is None
@@ -148,7 +151,7 @@ def _reply_fault(turn: Turn, fact: ReplyTaken) -> str:
     return ""
 
 
-def _slot(turn: Turn, fact: SlotMoved | RerunAllowed) -> Slot | None:
+def _slot(turn: Turn, fact: SlotMoved | OutputKept | RerunAllowed) -> Slot | None:
     if fact.origin_id != turn.opened.origin_id or not 0 <= fact.exchange < len(turn.entries):
         return None
     slots = turn.entries[fact.exchange].slots
@@ -160,6 +163,8 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
     if slot is None or fact.exchange != len(turn.entries) - 1:
         return "expected a call of the newest reply of its own origin"
     move(slot.state, fact.state, where=f"call {fact.exchange}.{fact.position}")
+    if fact.converted and fact.state != "started":
+        return "expected what was converted of a call with its claim only"
     if fact.author is not None and slot.state != "unknown":
         return "expected a host's word on an unknown outcome only"
     if slot.feedback is not None:
@@ -181,3 +186,14 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
     elif (fact.effect_id, fact.attempt) != (slot.effect_id, slot.attempt):
         return "expected the execution that was started, or none where none was"
     return ""
+
+
+def _output_fault(turn: Turn, fact: OutputKept) -> str:
+    slot = _slot(turn, fact)
+    if slot is None or fact.exchange != len(turn.entries) - 1:
+        return "expected a call of the newest reply of its own origin"
+    if slot.feedback is None or slot.feedback.status != "ok" or slot.effect_id is None:
+        return "expected the output of a call that was executed and answered with success"
+    if slot.kept is not None:
+        return "expected one output of a call"
+    return "" if fact.size == len(fact.text.encode()) else "expected the size of the text"

@@ -29,6 +29,7 @@ from .facts import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RerunAllowed,
@@ -48,9 +49,15 @@ _EXCHANGE_DOMAIN: Final = "agentloop/exchange/v1"
 
 
 class State:
-    """Facts to state to requests. Pure: no clock, no task, no medium."""
+    """Facts to state to requests. Pure: no clock, no task, no medium.
+
+    Attributes:
+        holds_outputs: whether the full texts of outputs stay in this process, and so take room here; they
+            do in a store in memory. Said before there is any.
+    """
 
     def __init__(self, *, limits: BookLimits | None = None) -> None:
+        self.holds_outputs = True
         self._room = Room(limits or BookLimits())
         self._turns: dict[str, Turn] = {}
         self._origins: dict[str, Turn] = {}
@@ -64,8 +71,12 @@ class State:
 
     @property
     def size(self) -> int:
-        """Bytes of all origins, replies and feedback held."""
+        """Bytes of all origins, replies, feedback and full texts of outputs held."""
         return self._room.size
+
+    def has_room_for_output(self, size: int) -> bool:
+        """Whether the full text of an output can be kept, of so many bytes."""
+        return self._room.takes_output(size, held=self.holds_outputs)
 
     def has_run(self, run_id: str) -> bool:
         """Whether a run, or a branch, of that id is held."""
@@ -208,6 +219,8 @@ class State:
                 self._install_close(fact)
             elif type(fact) is RerunAllowed:
                 self._turns[fact.run_id].entries[fact.exchange].slots[fact.position].rerun = True
+            elif type(fact) is OutputKept:
+                self._install_output(fact)
             elif type(fact) is ConversationBranched:
                 self._install_branch(fact)
             elif type(fact) is RunRedacted:
@@ -255,6 +268,8 @@ class State:
             if turn is not None:
                 del self._origins[turn.opened.origin_id]
                 self._room.add(-turn.size, origins=-1, exchanges=-len(turn.entries))
+                if self.holds_outputs:
+                    self._room.add_output(-turn.kept)
                 if turn.opened.conversation is not None:
                     self._conversations.pop(turn.opened.conversation, None)
 
@@ -412,6 +427,13 @@ class State:
         entry.unanswered -= 1
         if not entry.unanswered:
             self._complete(turn, entry)
+
+    def _install_output(self, fact: OutputKept) -> None:
+        turn = self._turns[fact.run_id]
+        turn.entries[fact.exchange].slots[fact.position].kept = fact.size
+        turn.kept += fact.size
+        if self.holds_outputs:
+            self._room.add_output(fact.size)
 
     def _complete(self, turn: Turn, entry: Entry) -> None:
         feedback = tuple(slot.feedback for slot in entry.slots if slot.feedback is not None)

@@ -19,6 +19,8 @@ class Slot:
     Attributes:
         encoded: canonical bytes of the feedback, until the exchange's digest covers them.
         rerun: whether a host, or a lookup, allowed one more execution of it.
+        kept: bytes of the full text that is kept of its output; None where none is. The text is in the
+            medium only.
         started_at_ms: when its newest execution was claimed. ended_at_ms: when its feedback was
             recorded. None before that, and where a record told none.
     """
@@ -31,6 +33,7 @@ class Slot:
         "encoded",
         "ended_at_ms",
         "feedback",
+        "kept",
         "rerun",
         "started_at_ms",
         "state",
@@ -45,6 +48,7 @@ class Slot:
         self.code: str | None = None
         self.encoded = b""
         self.rerun = False
+        self.kept: int | None = None
         self.started_at_ms: int | None = None
         self.ended_at_ms: int | None = None
 
@@ -98,7 +102,7 @@ class Turn:
         exchanges: the complete exchanges of this turn, in order; ``entries`` may have one more.
         digests: chain digests; ``digests[n]`` covers the origin and its first n exchanges.
         origin_size: bytes of the origin: this turn's own messages, its tools, options and context.
-        size: bytes of this turn: origin, replies and feedback.
+        size: bytes of this turn: origin, replies and feedback. kept: of the full texts kept of its outputs.
         equal_calls: how often each tool was asked for with the same arguments.
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
@@ -119,6 +123,7 @@ class Turn:
         "entries",
         "equal_calls",
         "exchanges",
+        "kept",
         "model_calls",
         "opened",
         "origin_size",
@@ -149,6 +154,7 @@ class Turn:
         self.unknown_sends: tuple[str, ...] = ()
         self.model_calls = 0
         self.tool_calls = 0
+        self.kept = 0
         self.usage: Usage | None = None
         self.equal_calls: dict[tuple[str, str], int] = {}
         self.closed: RunClosed | None = None

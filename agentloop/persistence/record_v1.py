@@ -1,8 +1,9 @@
 """Records of version 1, which are read for ever and never written.
 
 They told no time at which an effect ended, no answer in place of a stream, not whether a stream was
-refused or previewed, no wish for recovery points, nothing that a run was not asked with and no parent. Their form
-is that of today's facts without those fields, so what a fact gains later is named here as well.
+refused or previewed, no wish for recovery points, nothing that a run was not asked with, no parent and nothing
+that was converted for a tool. Their form is that of today's facts without those fields, so what a fact gains
+later is named here as well.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _UNTOLD: Final[Mapping[type, Mapping[str, Any]]] = {
     OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None},
     RunRedacted: {"parent": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
-    SlotMoved: {"at_ms": None},
+    SlotMoved: {"at_ms": None, "converted": ()},
     RerunAllowed: {"at_ms": None},
 }
 """What each kind holds today and did not then, with the value that stands for it."""

@@ -89,6 +89,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "position": counts,
         "arguments": texts,
         "attempt": counts,
+        "converted": st.lists(texts, max_size=3).map(tuple),
     },
     ToolProgress: {
         "tool": texts,
@@ -106,6 +107,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "code": st.none() | texts,
         "output": texts,
         "output_bytes": counts,
+        "kept": st.none() | st.booleans(),
         "duration_ms": counts,
     },
     ToolSkipped: {

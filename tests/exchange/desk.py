@@ -97,6 +97,9 @@ class Desk:
         )
         return given
 
+    def keep(self, turn: Turn, exchange: int, position: int, text: str = "all of it") -> None:
+        self.add(self.book.keep_output(turn, exchange, position, text=text, at_ms=4))
+
     def run(self, turn: Turn, exchange: int, position: int, text: str = "ok") -> ToolFeedback:
         self.start(turn, exchange, position)
         return self.receive(turn, exchange, position, text)
@@ -131,7 +134,7 @@ def picture(book: Book) -> Any:
     """All that a book holds, as values that compare by content."""
     turns = [_turn(book.turn(run)) for run in sorted(book._turns)]
     conversations = [(c.name, c.head, c.live, tuple(c.runs)) for _, c in sorted(book._conversations.items())]
-    room = (book.size, book._room.origins, book._room.exchanges)
+    room = (book.size, book._room.origins, book._room.exchanges, book._room.outputs)
     return turns, conversations, sorted(book._origins), room
 
 
@@ -141,12 +144,12 @@ def _turn(turn: Turn) -> Any:
             (entry.reply, entry.attempt_id, entry.encoded, entry.exchange, entry.size, entry.unanswered),
             (entry.started_at_ms, entry.ended_at_ms),
             [(s.call, s.state, s.effect_id, s.attempt, s.feedback, s.code, s.encoded) for s in entry.slots],
-            [(s.started_at_ms, s.ended_at_ms) for s in entry.slots],
+            [(s.started_at_ms, s.ended_at_ms, s.kept) for s in entry.slots],
         )
         for entry in turn.entries
     ]
     counts = (turn.model_calls, turn.tool_calls, turn.usage, dict(turn.equal_calls))
-    sizes = (turn.origin_size, turn.size, turn.request_size)
+    sizes = (turn.origin_size, turn.size, turn.request_size, turn.kept)
     sends = (dict(turn.sends), list(turn.unknown_sends), turn.refused, sorted(turn.claims))
     return (
         turn.opened,

@@ -14,6 +14,7 @@ from agentloop.exchange import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RerunAllowed,
@@ -126,6 +127,15 @@ GOLDEN: Final[dict[str, Fact]] = {
         agent="reader",
         at_ms=0,
     ),
+    "output_kept": OutputKept(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=0,
+        text=_CORNERS,
+        size=len(_CORNERS.encode()),
+        at_ms=1_700_000_000_700,
+    ),
     "reply_taken": ReplyTaken(
         run_id="run-1",
         origin_id="origin-1",
@@ -231,6 +241,17 @@ GOLDEN: Final[dict[str, Fact]] = {
         effect_id="effect-2",
         attempt=1,
     ),
+    "slot_moved_converted": SlotMoved(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=1,
+        state="started",
+        at_ms=1_700_000_000_600,
+        effect_id="effect-2",
+        attempt=1,
+        converted=("$.count: string to integer", "$.tags[2]: integer to string"),
+    ),
     "slot_moved_settled": SlotMoved(
         run_id="run-1",
         origin_id="origin-1",
@@ -251,7 +272,7 @@ UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
     OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None},
     RunRedacted: {"parent": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
-    SlotMoved: {"at_ms": None},
+    SlotMoved: {"at_ms": None, "converted": ()},
     RerunAllowed: {"at_ms": None},
 }
 """What a record of version 1 did not tell, by kind, as it is read from one."""
@@ -350,6 +371,10 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         feedback=st.none() | _feedback,
         code=_words,
         author=_words,
+        converted=st.lists(texts, max_size=3).map(tuple),
+    ),
+    st.builds(
+        OutputKept, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, text=texts, size=counts, at_ms=counts
     ),
     st.builds(RerunAllowed, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, author=texts, at_ms=_times),
     st.builds(

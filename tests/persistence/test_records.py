@@ -168,6 +168,15 @@ def test_an_early_record_of_version_2_knew_no_child_runs(name: str) -> None:
     assert json.loads(encode_record(told)) == {**json.loads(data), "parent": None}
 
 
+@pytest.mark.parametrize("name", ["slot_moved", "slot_moved_settled", "slot_moved_started", "slot_moved_untold"])
+def test_an_early_record_of_version_2_did_not_tell_what_was_converted(name: str) -> None:
+    """The first ones had no such field (R89)."""
+    data = (Path(__file__).parent / "golden" / "v2-early" / f"{name}.json").read_bytes().removesuffix(b"\n")
+    told = decode_record(data, where="here")
+    assert told == GOLDEN[name]
+    assert json.loads(encode_record(told)) == {**json.loads(data), "converted": []}
+
+
 @pytest.mark.parametrize("name", ["send_ended", "slot_moved"])
 def test_a_record_from_before_effects_were_settled_names_no_author(name: str) -> None:
     """The first ones of version 1 had no such field (R89)."""

@@ -57,7 +57,7 @@ async def pay(amount: int, ctx: al.ToolContext[Notes]) -> str:
     return await ctx.deps.read(ctx.effect_id)
 
 
-@al.tool(recovery="settle")
+@al.tool(recovery="settle", coerce=True)
 def mail(text: str) -> str:
     """Send a mail."""
     return text
@@ -157,6 +157,7 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
 
 async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:
     assert_type(await runtime.resume("r1", assistant, input="hello", deps=Notes()), al.RunResult[None])
+    assert_type(await runtime.output("r1", 0, 0), str)
     point = await runtime.checkpoint("r1")
     match point:
         case al.PreparedPoint():

@@ -266,9 +266,14 @@ def _call(run: RunView, call: CallView) -> Iterator[str]:
     yield f"<details{' open' if call.feedback is None else ''}><summary>{peek}</summary>"
     yield f'<p class="label">arguments</p><pre>{_text(call.arguments[:_LONGEST_TEXT])}</pre>'
     yield _cut(call.arguments)
+    if call.converted:
+        yield f'<p class="label">converted</p><pre>{_text(chr(10).join(call.converted))}</pre>'
     if call.feedback is not None:
         label = "feedback" if call.feedback_status == "ok" else "feedback, an error"
         yield f'<p class="label">{label}</p><pre>{_text(call.feedback[:_LONGEST_TEXT])}</pre>{_cut(call.feedback)}'
+    if call.kept_bytes is not None:
+        kept = f"{size(call.kept_bytes)} ({call.kept_bytes:,} bytes)"
+        yield f'<p class="label">full output kept</p><pre>{kept}</pre>'
     if call.effect_id is not None:
         yield f'<p class="label">execution</p><pre>{_text(call.effect_id)}</pre>'
     yield "</details></li>\n"

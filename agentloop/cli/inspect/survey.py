@@ -10,6 +10,7 @@ from ...exchange import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RerunAllowed,
     RunClosed,
@@ -120,6 +121,8 @@ def _take(view: RunView, fact: Fact) -> None:
             next(item for item in view.attempts if item.attempt_id == fact.attempt_id).reply = _reply(fact)
         case SlotMoved():
             _move(view, fact)
+        case OutputKept():
+            _call(view, fact.exchange, fact.position).kept_bytes = fact.size
         case RerunAllowed():
             call = _call(view, fact.exchange, fact.position)
             call.rerun, call.author = True, fact.author
@@ -138,6 +141,7 @@ def _move(view: RunView, fact: SlotMoved) -> None:
     call = _call(view, fact.exchange, fact.position)
     if fact.state == "open" and call.state == "started":  # the claim was given back: nothing ran
         call.state, call.effect_id, call.executions, call.started_at_ms = "open", None, 0, None
+        call.converted = ()
         view.tool_calls -= 1
         return
     call.state, call.code = fact.state, fact.code
@@ -145,6 +149,7 @@ def _move(view: RunView, fact: SlotMoved) -> None:
     call.author = fact.author or call.author
     if fact.state == "started":
         call.executions, call.rerun, call.started_at_ms = fact.attempt, False, fact.at_ms
+        call.converted = fact.converted
         view.tool_calls += 1
     if fact.feedback is not None:
         call.feedback = "\n".join(item.text for item in fact.feedback.content if type(item) is TextContent)

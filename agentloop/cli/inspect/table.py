@@ -128,8 +128,12 @@ def _attempt_lines(attempt: AttemptView, zero: int, style: Style) -> Iterator[st
             f"{_coloured(_call_state(call), style)}{runs}, {sizes}{took}"
         )
         yield from _indented(call.arguments, style)
+        if call.converted:
+            yield from _indented(f"converted: {', '.join(call.converted)}", style)
         if call.feedback is not None:
             yield from _indented(f"→ {call.feedback}", style)
+        if call.kept_bytes is not None:
+            yield from _indented(f"full output kept: {size(call.kept_bytes)} ({call.kept_bytes:,} bytes)", style)
 
 
 def _facts(run: RunView, style: Style) -> Iterator[str]:

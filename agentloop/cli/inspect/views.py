@@ -48,7 +48,9 @@ class CallView(View):
         exchange, position: its place. executions: how often its tool was started.
         state: of the slot. code: why, when not done. author: who settled it.
         rerun: whether a host allowed one more execution that has not begun.
+        converted: what of the arguments its tool was given in another JSON type, at its newest execution.
         feedback: what the model reads, None while there is none.
+        kept_bytes: of the full text of an output that was cut, where that is kept; None where none is.
         started_at_ms: when its newest execution was claimed, None where nothing ran.
         ended_at_ms: when its feedback was recorded. duration_ms: between the two.
     """
@@ -65,9 +67,11 @@ class CallView(View):
     code: str | None = None
     author: str | None = None
     rerun: bool = False
+    converted: tuple[str, ...] = ()
     feedback: str | None = None
     feedback_bytes: int = 0
     feedback_status: str | None = None
+    kept_bytes: int | None = None
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
     duration_ms: int | None = None

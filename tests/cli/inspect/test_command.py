@@ -17,7 +17,7 @@ import agentloop as al
 from agentloop.cli import main
 from agentloop.persistence import write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
-from agentloop.testing import ScriptedProvider
+from agentloop.testing import ScriptedProvider, call, reply
 from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery
 
 
@@ -385,3 +385,35 @@ def test_a_password_is_never_repeated(capsys: pytest.CaptureFixture[str]) -> Non
     status, words = fault(capsys, "postgresql://ada:hunter2@127.0.0.1:1/facts")
     assert status in (1, 2)
     assert "hunter2" not in words
+
+
+# -- what was converted, and what is kept
+
+
+def test_what_was_converted_and_how_much_is_kept_is_shown_and_not_the_text(
+    capsys: pytest.CaptureFixture[str], path: Path, tmp_path: Path
+) -> None:
+    @al.tool(coerce=True)
+    async def fetch(times: int) -> str:
+        """Fetch a page."""
+        return "a page of many <b>words</b> " * times
+
+    async def ran() -> None:
+        asked = [call("fetch", arguments_text='{"times": "1000"}'), call("fetch", times=1)]
+        async with al.Runtime(ScriptedProvider([reply(calls=asked), reply("ok")]), store=path) as runtime:
+            await runtime.run(al.Agent(name="a", tools=[fetch]), "go", run_id="r")
+
+    asyncio.run(ran())
+    lines = [line.strip() for line in inspect(capsys, str(path), "--run", "r").splitlines()]
+    assert lines.count("full output kept: 27.3 KiB (28,000 bytes)") == 1
+    assert lines.count("converted: $.times: string to integer") == 1
+    (run,) = json.loads(inspect(capsys, str(path), "--json", "--run", "r"))["runs"]
+    calls = run["attempts"][0]["reply"]["calls"]
+    assert [(call["kept_bytes"], call["converted"]) for call in calls] == [
+        (28_000, ["$.times: string to integer"]),
+        (None, []),
+    ]
+    text = Page(inspect(capsys, str(path), "--html", "-")).text
+    for words in ("full output kept", "27.3 KiB (28,000 bytes)", "$.times: string to integer"):
+        assert text.count(words) == 1
+    assert text.count("many") < 300
