@@ -223,15 +223,44 @@ class Runs:
             if live is not None and live.goes_on:
                 rule = "expected a run that goes on nowhere, got one of this runtime"
                 raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
-            turn = await self._take_over(ref)
-            if turn.closed is not None:
-                outcome = turn.closed.outcome
-                raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
-            try:
-                await self._store.commit(lambda book: step(book, turn), run_id=ref)
-                self.live.pop(ref, None)  # what it left off with is out of date
-            finally:
-                await self._let_go(ref)
+            await self._settle(ref, step)
+
+    async def _settle(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> None:
+        turn = await self._take_over(ref)
+        if turn.closed is not None:
+            outcome = turn.closed.outcome
+            raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
+        try:
+            await self._store.commit(lambda book: step(book, turn), run_id=ref)
+            self.live.pop(ref, None)  # what it left off with is out of date
+        finally:
+            await self._let_go(ref)
+
+    async def write(
+        self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]], told: Callable[[Emitter], None]
+    ) -> None:
+        """Make a step of a run, whatever it is at: as its owner where it goes on here, else as `settle_left`.
+
+        Args:
+            told: tells of what was added, as soon as it is stored.
+        """
+        while True:
+            async with self._gate(ref):
+                live = self.live.get(ref)
+                if (live is None or not live.goes_on) and self.sends.of(ref) is None:
+                    await self._settle(ref, step)
+                    return
+                try:
+                    facts = await self._store.commit(lambda book: step(book, book.turn(ref)), run_id=ref)
+                except NotOwnerError:
+                    if live is None or live.driving:  # it goes on elsewhere
+                        raise
+                else:
+                    if facts and live is not None and live.driving and live.emitter is not None:
+                        told(live.emitter)
+                    return
+            assert live.task is not None, "a live run has a task"
+            await asyncio.wait({live.task})  # it has left off just now, and given up the run
 
     async def end_left(self, ref: str, author: str | None) -> bool:
         """End a run that goes on nowhere; False where it was taken up here meanwhile."""
@@ -299,7 +328,7 @@ class Runs:
         if self._life.state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
         scope = self._scope(agent, asking, live, options, turn, begun)
-        self.live[ref] = live
+        self.live[ref], live.emitter = live, scope.emitter
         driver = Eager(self._drive(scope, live, asking))
         live.task = driver.task(f"agentloop run {ref}")
         live.task.add_done_callback(retrieve)

@@ -9,7 +9,7 @@ from .reasons import code_of, limit_of
 from .resend import Place, Resend, ResendPolicy, next_attempt
 from .rest import rest
 from .scope import Claim, Label, Scope, deliver_cancel, settle
-from .send import Rejected, join, measure, send
+from .send import Overtaken, Rejected, join, measure, send
 from .signal import Bound, Signal
 from .tool_call import ToolOutcome, ToolThreads, execute
 
@@ -19,6 +19,7 @@ __all__ = [
     "Collecting",
     "Label",
     "Ledger",
+    "Overtaken",
     "Patience",
     "PendingSend",
     "Place",

@@ -143,6 +143,8 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             return event.status
         case al.RunStarted():
             return event.agent
+        case al.RunSteered() | al.RunStopping():
+            return event.author or ""
         case al.RequestRejected():
             return event.limit
         case al.ResendScheduled():
