@@ -15,9 +15,10 @@ import pytest
 import agentloop as al
 from agentloop.exchange import Fact, OriginOpened, ReplyTaken, RunClosed, SendStarted, SlotMoved, Steered, StopAsked
 from agentloop.messages import ModelExchange, UserMessage
+from agentloop.persistence import Lease
 from agentloop.testing import RecordingSink, ReplayServer, ScriptedProvider, call, reply
 from agentloop.testing.replay_server import Answer
-from tests.mortal import Ground
+from tests.mortal import Ground, SharedMemory
 from tests.runs import SlowBackend, body_of, check_end, facts_of, follow_all, on_backend, turn_of
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -600,6 +601,43 @@ async def test_a_submitted_run_is_left_with_it_and_goes_on_with_it_after_a_resta
         await runtime.run(AGENT, "again", conversation="c", deps=Hands())
     assert said(provider.requests[0]) == ["Be brief.", "go", "=work", "more"]
     assert said(provider.requests[1]) == ["Be brief.", "go", "=work", "more", "=fine", "again"]
+
+
+class Releasing(SharedMemory):
+    """A durable medium on which something is said while a lease is given up."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.act: Callable[[], Awaitable[object]] | None = None
+        self.acting: asyncio.Task[Any] | None = None
+
+    async def release(self, lease: Lease) -> None:
+        if self.act is not None and self.acting is None:
+            self.acting = asyncio.ensure_future(self.act())
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await super().release(lease)
+
+
+async def test_what_is_said_while_a_run_leaves_off_waits_until_it_has_and_is_stored_then() -> None:
+    ground = Ground(None)
+    ground._memory = Releasing(clock=ground.clock)
+    async with ground.mortal(ScriptedProvider([reply("lost")]), at=3) as (dying, medium):
+        run = asyncio.create_task(dying.run(CHAT, "go", run_id="r"))
+        await medium.dead.wait()
+    await asyncio.wait({run})
+    run.exception()
+    ground.clock.advance(31)
+    provider = ScriptedProvider([reply("fine")])
+    async with ground.runtime(provider) as runtime:
+        ground._memory.act = lambda: runtime.steer("r", "more")
+        with pytest.raises(al.UnsettledError) as caught:
+            await runtime.resume("r", CHAT)
+        assert ground._memory.acting is not None
+        await ground._memory.acting
+        await runtime.settle_send("r", caught.value.sends[0], author="host")
+        assert (await runtime.resume("r", CHAT)).text == "fine"
+    assert said(provider.requests[0]) == ["go", "more"]
 
 
 # -- with a context
