@@ -48,7 +48,7 @@ class Steering:
 
         Raises:
             ConflictError: the run has ended, or was asked to stop, or is a runner's model call: nothing was stored.
-            LostError: no such run. NotOwnerError: it goes on elsewhere.
+            LostError: no such run. NotOwnerError: it goes on elsewhere, or in a runner of this runtime.
             InputError, AdmissionError: bad input. LimitExceeded: the store is full (`BookLimits`).
             RestoreError: the store holds facts of it that cannot be. PersistenceError: it failed.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +16,7 @@ import pytest
 import agentloop as al
 from agentloop.exchange import Fact, OriginOpened, ReplyTaken, RunClosed, SendStarted, SlotMoved, Steered, StopAsked
 from agentloop.messages import ModelExchange, UserMessage
-from agentloop.persistence import Lease
+from agentloop.persistence import Lease, read_snapshot, write_snapshot
 from agentloop.testing import RecordingSink, ReplayServer, ScriptedProvider, call, reply
 from agentloop.testing.replay_server import Answer
 from tests.mortal import Ground, SharedMemory
@@ -441,6 +442,21 @@ async def test_a_stop_just_before_a_request_leaves_keeps_it_from_leaving() -> No
         await check_end(runtime, "r", "incomplete", "stopped")
 
 
+async def test_a_cancel_that_meets_the_end_which_was_kept_off_ends_the_run() -> None:
+    async def cancel(facts: Sequence[Fact]) -> None:
+        await Racing._when(backend, facts)
+        if any(isinstance(fact, Steered) for fact in facts):
+            runtime._runs.live["r"].request_stop()  # while the driver waits to store the end
+
+    backend = Racing(ReplyTaken, lambda: runtime.steer("r", "wait"))
+    backend.hook = cancel
+    async with on_backend(backend, ScriptedProvider([reply("first")])) as runtime:
+        with pytest.raises(al.RunCancelled):
+            await runtime.run(CHAT, "go", run_id="r")
+        await check_end(runtime, "r", "cancelled", "cancelled")
+        assert runtime._store.fault is None
+
+
 async def test_who_is_cancelled_while_it_is_written_has_said_it_and_stops_no_store() -> None:
     gate = Gate(reply("first"))
     provider, backend = ScriptedProvider([gate, reply("second")]), SlowBackend()
@@ -638,6 +654,49 @@ async def test_what_is_said_while_a_run_leaves_off_waits_until_it_has_and_is_sto
         await runtime.settle_send("r", caught.value.sends[0], author="host")
         assert (await runtime.resume("r", CHAT)).text == "fine"
     assert said(provider.requests[0]) == ["go", "more"]
+
+
+async def test_a_snapshot_holds_it_and_another_store_goes_on_from_it(tmp_path: Path) -> None:
+    """(R85, R86)"""
+    ground, other = Ground(tmp_path / "one.db"), Ground(tmp_path / "two.db")
+    async with ground.runtime(ScriptedProvider([WORK, reply("one")])) as runtime:
+        deps = Hands(lambda: runtime.steer("r", "more"))
+        await runtime.run(AGENT, "go", conversation="c", run_id="r", deps=deps)
+        history = await runtime.history("c")
+    out = io.BytesIO()
+    for place, copy in ((ground, write_snapshot), (other, read_snapshot)):
+        backend = place.handle()
+        await backend.open()
+        out.seek(0)
+        await copy(backend, out)  # type: ignore[operator]
+        await backend.close()
+    provider = ScriptedProvider([reply("two")])
+    async with other.runtime(provider) as runtime:
+        assert await runtime.history("c") == history
+        await runtime.run(AGENT, "again", conversation="c", deps=Hands())
+    assert said(provider.requests[0]) == ["Be brief.", "go", "=work", "more", "=one", "again"]
+
+
+async def test_a_run_that_was_spoken_to_is_redacted_whole(tmp_path: Path) -> None:
+    ground = Ground(tmp_path / "store.db")
+    provider = ScriptedProvider([reply("one"), reply("two"), reply("three")])
+    async with ground.runtime(provider) as runtime:
+
+        class Speaking(RecordingSink):
+            async def emit(self, event: al.Event) -> None:
+                if event.type == "model.start" and not self.events:
+                    await runtime.steer("r", "a secret")
+                await super().emit(event)
+
+        await runtime.run(CHAT, "go", conversation="c", run_id="r", sink=Speaking())
+        await runtime.redact("r", author="Ada")
+        await runtime.run(CHAT, "again", conversation="c")
+        with pytest.raises(al.ConflictError):
+            await runtime.steer("r", "more")
+        await runtime.stop_after_current("r")
+    assert said(provider.requests[1]) == ["go", "=one", "a secret"]
+    assert said(provider.requests[2]) == ["again"]
+    assert b"a secret" not in (tmp_path / "store.db").read_bytes()
 
 
 # -- with a context

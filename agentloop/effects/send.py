@@ -61,7 +61,7 @@ async def send(
     Raises:
         Rejected: a budget or a size limit refused it before anything left, or the reply is over
             the run's ``reply_bytes``.
-        Overtaken: a stop came first. What was reserved for the call stays spent.
+        Overtaken: a stop came first; nothing was sent or charged.
         StreamRefused, ProviderError: the attempt failed; its previews are retracted.
         PersistenceError: the store stopped.
         OutputRefused: ``collecting`` refused the answer. LimitExceeded: it is longer than that takes.
@@ -76,7 +76,6 @@ async def send(
         scope.ledger.check("model_calls")
         scope.ledger.check("tokens")
         request = _preflight(scope, ref, room=room)
-        scope.ledger.debit("model_calls")
         attempt = _Attempt(scope, scope.new_id(), began, choose=choose, collecting=collecting)
         request, held = await attempt.claim(ref, request, room=room)
     except LimitExceeded as error:
@@ -259,12 +258,13 @@ class _Attempt:
                 raise Rejected(limit) from error
 
     async def claim(self, ref: RequestRef, request: ModelRequest, *, room: int) -> tuple[ModelRequest, bool]:
-        """Store that the request is about to leave; say whether a cancel was held back meanwhile.
+        """Reserve the call and store that the request is about to leave; say whether a cancel was held back meanwhile.
 
         What a user said since it was made is in it: the request that is returned is the one to send.
 
         Raises:
-            LimitExceeded: with that it is over a limit. Overtaken: a stop came first.
+            LimitExceeded: with that it is over a limit, or another user of the ledger was quicker.
+            Overtaken: a stop came first. Nothing was charged.
         """
         scope, turn = self._scope, self._scope.turn
         model, now = scope.provider.model, scope.now_ms()
@@ -276,7 +276,9 @@ class _Attempt:
             newest = book.reference(turn)
             if newest != ref:
                 ref, request = newest, _preflight(scope, newest, room=room)
-            return book.begin_send(ref, attempt_id=self.attempt_id, model=model, at_ms=now)
+            facts = book.begin_send(ref, attempt_id=self.attempt_id, model=model, at_ms=now)
+            scope.ledger.debit("model_calls")  # last, so that a step that is refused or asked again takes nothing
+            return facts
 
         held = await scope.commit(step)
         self.call = scope.label.before + turn.model_calls

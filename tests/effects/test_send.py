@@ -247,6 +247,7 @@ async def test_a_stop_that_comes_first_keeps_the_request_from_leaving() -> None:
         await send(scope)
     assert await stage.facts() == before
     assert stage.provider.requests == stage.sink.events == []
+    assert stage.ledger.spent("model_calls") == 0
 
 
 async def test_a_request_is_measured_where_a_reply_may_not_fit_beside_its_bound() -> None:

@@ -157,6 +157,13 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             assert_never(event)
 
 
+async def a_run_is_spoken_to_while_it_goes_on(runtime: al.Runtime) -> None:
+    async with runtime.start(assistant, "hello", deps=Notes()) as run:
+        assert_type(await run.steer("more", author="Ada"), None)
+        assert_type(await run.steer((al.TextPart(text="more"),)), None)
+        assert_type(await runtime.stop_after_current(run.ref, author="Ada"), None)
+
+
 async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:
     assert_type(await runtime.resume("r1", assistant, input="hello", deps=Notes()), al.RunResult[None])
     point = await runtime.checkpoint("r1")
