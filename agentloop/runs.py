@@ -223,18 +223,15 @@ class Runs:
             if live is not None and live.goes_on:
                 rule = "expected a run that goes on nowhere, got one of this runtime"
                 raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
-            await self._settle(ref, step)
-
-    async def _settle(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> None:
-        turn = await self._take_over(ref)
-        if turn.closed is not None:
-            outcome = turn.closed.outcome
-            raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
-        try:
-            await self._store.commit(lambda book: step(book, turn), run_id=ref)
-            self.live.pop(ref, None)  # what it left off with is out of date
-        finally:
-            await self._let_go(ref)
+            turn = await self._take_over(ref)
+            if turn.closed is not None:
+                outcome = turn.closed.outcome
+                raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
+            try:
+                await self._store.commit(lambda book: step(book, turn), run_id=ref)
+                self.live.pop(ref, None)  # what it left off with is out of date
+            finally:
+                await self._let_go(ref)
 
     async def write(
         self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]], told: Callable[[Emitter], None]
@@ -245,22 +242,42 @@ class Runs:
             told: tells of what was added, as soon as it is stored.
         """
         while True:
-            async with self._gate(ref):
-                live = self.live.get(ref)
-                if (live is None or not live.goes_on) and self.sends.of(ref) is None:
-                    await self._settle(ref, step)
+            if self._is_here(ref):
+                if await self._write_here(ref, step, told):
                     return
-                try:
-                    facts = await self._store.commit(lambda book: step(book, book.turn(ref)), run_id=ref)
-                except NotOwnerError:
-                    if live is None or live.driving:  # it goes on elsewhere
-                        raise
-                else:
-                    if facts and live is not None and live.driving and live.emitter is not None:
-                        told(live.emitter)
-                    return
-            assert live.task is not None, "a live run has a task"
-            await asyncio.wait({live.task})  # it has left off just now, and given up the run
+                continue
+            try:
+                await self.settle_left(ref, step)
+            except NotOwnerError:
+                if not self._is_here(ref):
+                    raise
+            else:
+                return
+
+    def _is_here(self, ref: str) -> bool:
+        """Whether a run is owned here, as its driver is at it or has left a send that goes on."""
+        live = self.live.get(ref)
+        return (live is not None and live.goes_on) or self.sends.of(ref) is not None
+
+    async def _write_here(
+        self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]], told: Callable[[Emitter], None]
+    ) -> bool:
+        """Make a step of a run that is owned here; False where it was given up meanwhile."""
+        async with self._gate(ref):
+            live = self.live.get(ref)
+            if not self._is_here(ref):
+                return False
+            try:
+                facts = await self._store.commit(lambda book: step(book, book.turn(ref)), run_id=ref)
+            except NotOwnerError:
+                if live is None or live.driving or live.task is None or live.task.done():  # it goes on elsewhere
+                    raise
+            else:
+                if facts and live is not None and live.driving and live.emitter is not None:
+                    told(live.emitter)
+                return True
+        await asyncio.wait({live.task})  # it leaves off just now
+        return False
 
     async def end_left(self, ref: str, author: str | None) -> bool:
         """End a run that goes on nowhere; False where it was taken up here meanwhile."""

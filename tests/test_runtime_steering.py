@@ -580,6 +580,28 @@ async def test_a_run_that_goes_on_in_another_process_is_not_spoken_to(ground: Gr
         assert (await run.result()).text == "first"
 
 
+async def test_a_run_that_was_taken_over_from_here_is_not_spoken_to_here(ground: Ground) -> None:
+    """Neither by its driver, nor while a send of it still goes on here."""
+    gate, later = Gate(reply("late")), Gate(reply("later"))
+    provider = ScriptedProvider([gate, later])
+    async with ground.runtime(provider, settle_seconds=0.01) as here:
+        with pytest.raises(al.ModelPending):
+            await here.run(AGENT, "go", run_id="left", checkpoint=True, wait=0.01)
+        going = asyncio.ensure_future(here.run(CHAT, "go", run_id="driven"))
+        await later.asked.wait()
+        ground.clock.advance(31)
+        async with ground.runtime(ScriptedProvider([])) as there:
+            for ref in ("left", "driven"):
+                await there.steer(ref, "more")
+                with pytest.raises(al.NotOwnerError):
+                    await here.steer(ref, "and more")
+        later.go.set()
+        with pytest.raises(al.NotOwnerError):
+            await going
+    steers = [fact for fact in await ground.facts() if isinstance(fact, Steered)]
+    assert [(fact.run_id, fact.message.content) for fact in steers] == [("left", "more"), ("driven", "more")]
+
+
 async def test_a_send_that_its_run_has_left_goes_on_and_the_message_waits_for_the_run(ground: Ground) -> None:
     gate = Gate(reply("first"))
     provider = ScriptedProvider([gate, reply("second")])
