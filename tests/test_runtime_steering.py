@@ -473,6 +473,53 @@ async def test_who_is_cancelled_while_it_is_written_has_said_it_and_stops_no_sto
     assert backend.log == ["whole"] * len(backend.log)
 
 
+@pytest.mark.parametrize("slow", [True, False])
+async def test_whenever_it_is_said_it_is_read_or_refused(slow: bool) -> None:
+    """At each turn of the event loop from the beginning of a run to after its end."""
+    refusals = []
+    for ticks in range(80):
+        provider = ScriptedProvider([WORK, reply("one"), reply("two")])
+        async with on_backend(SlowBackend() if slow else None, provider) as runtime:
+            run = runtime.start(AGENT, "go", deps=Hands(), conversation="c")
+            async with run:
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                try:
+                    await run.steer("wait")
+                except al.ConflictError:
+                    refusals.append(ticks)
+                result = await run.result()
+                events = await check_end(runtime, run.ref, "completed", "stop")
+            heard = ticks not in refusals
+            assert ("wait" in said(provider.requests[-1])) == heard
+            assert [event.type for event in events].count("run.steered") == heard
+            assert (result.text == "two") == (len(provider.requests) == 3)
+            assert UserMessage(content="wait") in await runtime.history("c") or not heard
+            prefixes_hold(provider.requests)
+    assert refusals == list(range(refusals[0], 80))  # from the end on, and not before
+    assert refusals[0] > (20 if slow else 0)
+
+
+@pytest.mark.parametrize("slow", [True, False])
+async def test_whenever_a_stop_is_asked_for_the_run_ends_in_good_order(slow: bool) -> None:
+    outcomes = []
+    for ticks in range(80):
+        provider, hands = ScriptedProvider([WORK, WORK, reply("one")]), Hands()
+        async with on_backend(SlowBackend() if slow else None, provider) as runtime:
+            async with runtime.start(AGENT, "go", deps=hands) as run:
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                await run.stop_after_current()
+                result = await run.result()
+            await check_end(runtime, run.ref, result.outcome, result.reason)
+            assert hands.ran == result.tool_calls == min(result.model_calls, 2)
+            outcomes.append(result.model_calls)
+            assert (result.reason == "stopped") == (result.model_calls < 3)
+    assert outcomes == sorted(outcomes)
+    assert outcomes[-1] == 3
+    assert not slow or set(outcomes) == {1, 2, 3}
+
+
 async def test_many_speak_at_once_and_nothing_is_lost() -> None:
     gate = Gate(WORK)
     provider = ScriptedProvider([gate, reply("fine")])
