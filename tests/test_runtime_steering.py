@@ -673,16 +673,16 @@ async def test_a_submitted_run_is_left_with_it_and_goes_on_with_it_after_a_resta
         await gate.asked.wait()
         await runtime.steer(ref, "more")
         gate.go.set()
-        closing = asyncio.ensure_future(runtime.aclose())
-        await closing
+        await runtime.aclose()
         with pytest.raises(al.InputError, match="expected an open runtime"):
             await runtime.steer(ref, "too late")
     provider = ScriptedProvider([reply("fine"), reply("next")])
     async with ground.runtime(provider) as runtime:
-        if (await runtime._store.turn(ref)).closed is None:
-            before = list((await runtime._store.turn(ref)).digests)
-            assert (await runtime.resume(ref, AGENT, deps=Hands())).text == "fine"
-            assert turn_of(runtime, ref).digests[: len(before)] == before
+        turn = await runtime._store.turn(ref)
+        assert turn.closed is None
+        before = list(turn.digests)
+        assert (await runtime.resume(ref, AGENT, deps=Hands())).text == "fine"
+        assert turn_of(runtime, ref).digests[: len(before)] == before
         await runtime.run(AGENT, "again", conversation="c", deps=Hands())
     assert said(provider.requests[0]) == ["Be brief.", "go", "=work", "more"]
     assert said(provider.requests[1]) == ["Be brief.", "go", "=work", "more", "=fine", "again"]

@@ -158,12 +158,12 @@ class Emitter:
         if self._sink is None:
             self._publish(event, sequence)
             return
+        self._delivering = True
         task = asyncio.current_task()
         kept = None
         if self._sink is not None and task is not None and task.cancelling():
             kept = await take_cancel()
         cancels = task.cancelling() if task is not None else 0
-        self._delivering = True
         try:
             async with asyncio.timeout(MODEL_END_SECONDS):
                 await self._sink.emit(event)

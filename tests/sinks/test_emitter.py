@@ -385,6 +385,20 @@ async def test_what_is_told_aside_while_the_sink_has_an_event_comes_after_it() -
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
 
 
+async def test_what_is_told_aside_while_a_cancel_is_put_off_comes_after_the_last_event() -> None:
+    line = Line(sink=RecordingSink())
+    await line.start()
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_soon(lambda: line.emitter.aside(RunStopping, author="Ada"))
+    task.cancel()
+    await line.end("cancelled")
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    task.uncancel()
+    assert [event.type for event in await taken(line.feed.follow())] == ["model.start", "model.end", "run.stopping"]
+
+
 @pytest.mark.parametrize("kind", [ModelStart, ModelEnd])
 async def test_what_is_told_aside_is_told_also_where_the_sink_fails(kind: type[Event]) -> None:
     class Falling(Failing):
