@@ -31,6 +31,7 @@ from .results import RunResult, result_of
 from .runner import ModelRunner, RunnerOptions
 from .runs import Runs
 from .sinks import Follower, Observer, require_observer
+from .steering import Steering
 from .tools import ToolSet
 from .unfinished import UnfinishedRuns
 from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_options, check_ref, sequence_of
@@ -40,7 +41,7 @@ __all__ = ["Runtime"]
 T = TypeVar("T")
 
 
-class Runtime(Conversations, UnfinishedRuns):
+class Runtime(Conversations, Steering, UnfinishedRuns):
     """Owns a provider, a store and all effects of the runs it opens.
 
     Args:
@@ -208,7 +209,7 @@ class Runtime(Conversations, UnfinishedRuns):
 
     def start(self, agent: Agent[T], input: RunInput, **options: Unpack[RunOptions]) -> Run[T]:
         """A run tied to a block; see `Run`. Options: `RunOptions`."""
-        return Run(lambda: self._start(agent, input, **options))
+        return Run(lambda: self._start(agent, input, **options), self)
 
     async def text(self, agent: Agent[Any], input: RunInput, **options: Unpack[RunOptions]) -> AsyncIterator[str]:
         """Only the body text, as it arrives: previews, so an error after some text withdraws it.

@@ -27,9 +27,9 @@ from .facts import (
     SlotMoved,
 )
 from .receipts import Receipt, ReceiptMint
-from .recovery import Recovery
 from .room import BookLimits
 from .slots import SlotState, move
+from .steering import BY_REPLY, Steering
 from .turn import Turn
 
 __all__ = ["Book"]
@@ -38,7 +38,7 @@ _ANSWERS = frozenset({"done", "failed", "unknown"})
 """States in which an execution that was claimed may answer."""
 
 
-class Book(Recovery):
+class Book(Steering):
     """The steps, checked against the state.
 
     One task at a time may call it; between a step and its `install` no other step may run on the
@@ -121,9 +121,10 @@ class Book(Recovery):
 
         Raises:
             ConflictError: the run is closed, a send of it has not ended, the attempt id was used
-                before, or ``ref`` is an older prefix: reading that one is no permission to send it (R79).
+                before, or ``ref`` is an older prefix, or one without a steer that waits: reading that one is no
+                permission to send it (R79). Or the run was asked to stop, and repeats no refused request.
             HistoryError: ``missing_tool_result``: a call of the newest reply has no feedback (R13).
-            InputError: the last exchange asks for nothing.
+            InputError: the last exchange asks for nothing, and no steer follows it.
         """
         turn = self.closed(ref)
         self._running(turn)
@@ -139,7 +140,14 @@ class Book(Recovery):
             raise HistoryError(
                 "missing_tool_result", f"$.exchanges[{ref.exchanges}]", "expected the feedback of every call"
             )
-        self._check_continues(turn.exchanges)
+        if ref.digest != turn.next_digest:
+            raise ConflictError(
+                f"origin {ref.origin_id!r}", "expected all steers that were stored, got an older request"
+            )
+        if turn.stopping and not turn.refused:
+            raise ConflictError(f"run {turn.run_id!r}", "expected a run that was not asked to stop")
+        if not turn.steered:
+            self._check_continues(turn.exchanges)
         started = SendStarted(
             run_id=turn.run_id,
             attempt_id=attempt_id,
@@ -432,7 +440,8 @@ class Book(Recovery):
         """End a run. Closing it again the same way adds nothing.
 
         Raises:
-            ConflictError: it ended otherwise, a send is under way, or a slot has no feedback.
+            ConflictError: it ended otherwise, a send is under way, or a slot has no feedback; or a reply would
+                be its end, which a user has said more after (`Turn.steered`).
         """
         if turn.closed is not None:
             if (turn.closed.outcome, turn.closed.reason) == (outcome, reason):
@@ -440,6 +449,8 @@ class Book(Recovery):
             raise ConflictError(f"run {turn.run_id!r}", f"expected a running run, got one that {turn.closed.outcome}")
         if turn.sends or len(turn.exchanges) != len(turn.entries):
             raise ConflictError(f"run {turn.run_id!r}", "expected every send ended and every slot answered")
+        if outcome in BY_REPLY and turn.steered and not turn.stopping:
+            raise ConflictError(f"run {turn.run_id!r}", "expected its steers to be asked with before a reply ends it")
         return (RunClosed(run_id=turn.run_id, outcome=outcome, reason=reason, at_ms=at_ms),)
 
     # -- private

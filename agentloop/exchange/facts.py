@@ -4,7 +4,8 @@ A run appends, in this order: one `OriginOpened`; for each model call one `SendS
 `SendEnded` and, when it was replied, one `ReplyTaken` in the same batch; for each call of the
 reply its `SlotMoved` steps, of which the claim mostly shares a batch with what came just before it:
 the reply, or the answer of another call; an `OutputKept` in the batch of an answer that was cut; at last one
-`RunClosed`. Two facts stand alone: `ConversationBranched`
+`RunClosed`. `Steered` and `StopAsked` may come anywhere between, but not between an attempt's end and its
+reply. Two facts stand alone: `ConversationBranched`
 begins a conversation at an exchange of another, and `RunRedacted` takes the place of all facts of
 a run whose texts were removed.
 
@@ -27,6 +28,7 @@ from ..messages import (
     ModelReply,
     ToolFeedback,
     Usage,
+    UserMessage,
 )
 from .cut import ContextCut
 from .slots import SlotState
@@ -47,6 +49,8 @@ __all__ = [
     "SendEnded",
     "SendStarted",
     "SlotMoved",
+    "Steered",
+    "StopAsked",
 ]
 
 RunOutcome = Literal["completed", "refused", "incomplete", "limit_reached", "failed", "cancelled"]
@@ -248,6 +252,27 @@ class RerunAllowed(_Fact, frozen=True, tag="rerun_allowed"):
     at_ms: int | None
 
 
+class Steered(_Fact, frozen=True, tag="steered"):
+    """A user said more while the run went on; `steers` has where it stands.
+
+    ``author`` is who said it, None where nobody was named.
+    """
+
+    message: UserMessage
+    at_ms: int
+    author: str | None = None
+
+
+class StopAsked(_Fact, frozen=True, tag="stop_asked"):
+    """The run shall end after the exchange under way; no other model call begins.
+
+    ``author`` is who asked for it, None where nobody was named.
+    """
+
+    at_ms: int
+    author: str | None = None
+
+
 class RunClosed(_Fact, frozen=True, tag="run_closed"):
     """The run is over. ``reason`` is a finish word, a limit's name or an error's code."""
 
@@ -321,6 +346,8 @@ Fact = (
     | SlotMoved
     | OutputKept
     | RerunAllowed
+    | Steered
+    | StopAsked
     | RunClosed
     | ConversationBranched
     | RunRedacted

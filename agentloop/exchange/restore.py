@@ -27,9 +27,12 @@ from .facts import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    Steered,
+    StopAsked,
 )
 from .slots import CLOSING, move
 from .state import State
+from .steering import BY_REPLY
 from .tombstone import branch
 from .turn import Slot, Turn
 
@@ -93,7 +96,11 @@ def _fault(state: State, fact: Fact) -> str:
     if type(fact) is RunClosed:
         answered = turn.opened.call is not None or len(turn.exchanges) == len(turn.entries)
         ended = not turn.sends and answered  # nobody runs what a model call of its own proposes
+        if ended and fact.outcome in BY_REPLY and turn.steered and not turn.stopping:
+            return "expected its steers to be asked with before a reply ends it"
         return "" if ended else "expected every send ended and every call answered"
+    if type(fact) is Steered or type(fact) is StopAsked:
+        return _aside_fault(turn, fact)
     assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
 
 
@@ -136,9 +143,21 @@ def _send_fault(state: State, turn: Turn, fact: SendStarted) -> str:
         return "expected no other send under way, and every call answered"
     if fact.request != state.reference(turn):
         return "expected the request of all exchanges so far"
-    if turn.exchanges and not turn.exchanges[-1].feedback:
+    if turn.exchanges and not turn.exchanges[-1].feedback and not turn.steered:
         return "expected nothing to be asked after a final reply"
+    if turn.stopping and not turn.refused:
+        return "expected nothing to be asked of a run that was asked to stop"
     return "" if fact.call_sequence == turn.model_calls + 1 else "expected the next number of a model call"
+
+
+def _aside_fault(turn: Turn, fact: Steered | StopAsked) -> str:
+    if turn.opened.call is not None:
+        return "expected a run of an agent"
+    if turn.stopping:
+        return "expected neither a steer nor a second stop after a run was asked to stop"
+    if type(fact) is Steered:
+        require_model_request(ModelRequest(messages=(fact.message,)))
+    return ""
 
 
 def _reply_fault(turn: Turn, fact: ReplyTaken) -> str:

@@ -2,8 +2,8 @@
 
 They told no time at which an effect ended, no answer in place of a stream, not whether a stream was
 refused or previewed, no wish for recovery points, nothing that a run was not asked with, no parent and nothing
-that was converted for a tool. Their form is that of today's facts without those fields, so what a fact gains
-later is named here as well.
+that was converted for a tool; nor was a run steered or asked to stop then. Their form is that of today's facts
+without those fields and kinds, so what comes later is named here as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import Any, Final, Literal, Union, cast
 
 import msgspec
 
-from ..exchange import Fact, OriginOpened, RerunAllowed, RunRedacted, SendEnded, SlotMoved
+from ..exchange import (
+    Fact,
+    OriginOpened,
+    OutputKept,
+    RerunAllowed,
+    RunRedacted,
+    SendEnded,
+    SlotMoved,
+    Steered,
+    StopAsked,
+)
 from .batch import KINDS
 
 __all__ = ["V1_END", "v1_decoder", "v1_fact", "v1_form"]
@@ -32,10 +42,14 @@ _UNTOLD: Final[Mapping[type, Mapping[str, Any]]] = {
 """What each kind holds today and did not then, with the value that stands for it."""
 
 
+_LATER: Final[frozenset[type]] = frozenset({OutputKept, Steered, StopAsked})
+"""Kinds that were not there then."""
+
+
 @functools.cache
 def _forms() -> dict[type, type]:
     """The form of each kind then, with the kind."""
-    return {_form_of(kind): kind for kind in KINDS}
+    return {_form_of(kind): kind for kind in KINDS - _LATER}
 
 
 def _form_of(kind: type) -> type:

@@ -115,6 +115,14 @@ class Desk:
             self.run(turn, len(turn.entries) - 1, position, text)
         return entry
 
+    def steer(self, turn: Turn, text: str, *, author: str | None = None) -> UserMessage:
+        message = UserMessage(content=text)
+        self.add(self.book.steer(turn, message, author=author, at_ms=4))
+        return message
+
+    def stop(self, turn: Turn) -> None:
+        self.add(self.book.ask_stop(turn, author=None, at_ms=4))
+
     def close(self, turn: Turn, outcome: RunOutcome = "completed", reason: str | None = "stop") -> None:
         self.add(self.book.close_run(turn, outcome=outcome, reason=reason, at_ms=3))
 
@@ -150,6 +158,7 @@ def _turn(turn: Turn) -> Any:
     ]
     counts = (turn.model_calls, turn.tool_calls, turn.usage, dict(turn.equal_calls))
     sizes = (turn.origin_size, turn.size, turn.request_size, turn.kept)
+    steers = (turn.steers.pending, turn.steers.pending_size, turn.steers.placed, turn.next_digest, turn.stopping)
     sends = (dict(turn.sends), list(turn.unknown_sends), turn.refused, sorted(turn.claims))
     return (
         turn.opened,
@@ -161,6 +170,7 @@ def _turn(turn: Turn) -> Any:
         counts,
         sizes,
         sends,
+        steers,
     )
 
 

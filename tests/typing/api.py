@@ -143,6 +143,8 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             return event.status
         case al.RunStarted():
             return event.agent
+        case al.RunSteered() | al.RunStopping():
+            return event.author or ""
         case al.RequestRejected():
             return event.limit
         case al.ResendScheduled():
@@ -153,6 +155,13 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             return event.outcome
         case _:
             assert_never(event)
+
+
+async def a_run_is_spoken_to_while_it_goes_on(runtime: al.Runtime) -> None:
+    async with runtime.start(assistant, "hello", deps=Notes()) as run:
+        assert_type(await run.steer("more", author="Ada"), None)
+        assert_type(await run.steer((al.TextPart(text="more"),)), None)
+        assert_type(await runtime.stop_after_current(run.ref, author="Ada"), None)
 
 
 async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:

@@ -18,13 +18,15 @@ from ...exchange import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    Steered,
+    StopAsked,
     checkpoint_in,
 )
 from ...messages import Message, ModelExchange, SystemMessage, TextContent, TextPart, UserMessage
 from ...persistence import RunRow
 from ...persistence.reading import Reader
 from ...persistence.records import encode_record
-from .views import AttemptView, CallView, ConversationView, MessageView, ReplyView, RunView, StoreView
+from .views import AttemptView, CallView, ConversationView, MessageView, ReplyView, RunView, SteerView, StoreView
 
 __all__ = ["run_view", "survey"]
 
@@ -126,6 +128,11 @@ def _take(view: RunView, fact: Fact) -> None:
         case RerunAllowed():
             call = _call(view, fact.exchange, fact.position)
             call.rerun, call.author = True, fact.author
+        case Steered() | StopAsked():
+            message = _message(fact.message) if isinstance(fact, Steered) else None
+            view.steers.append(
+                SteerView(message=message, model_calls=view.model_calls, author=fact.author, at_ms=fact.at_ms)
+            )
         case RunClosed():
             view.state, view.reason, view.ended_at_ms = fact.outcome, fact.reason, fact.at_ms
         case ConversationBranched():

@@ -20,6 +20,7 @@ __all__ = [
     "MessageView",
     "ReplyView",
     "RunView",
+    "SteerView",
     "StoreView",
     "View",
 ]
@@ -117,6 +118,20 @@ class AttemptView(View):
     reply: ReplyView | None = None
 
 
+class SteerView(View):
+    """What a user said to a run that went on; or that it shall stop, where there is no ``message``.
+
+    Attributes:
+        model_calls: how many had begun when it was stored.
+        author: who said it, None where nobody was named. at_ms: when it was stored.
+    """
+
+    message: MessageView | None
+    model_calls: int
+    author: str | None
+    at_ms: int
+
+
 class RunView(View):
     """One run.
 
@@ -132,6 +147,7 @@ class RunView(View):
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
         model_calls, tool_calls: how many were started. bytes: of all its records, in the form of today.
         author: who redacted it.
+        steers: what its user said while it went on, and that it shall stop, in order.
         left_out, summarised: earlier turns that its requests do not hold, and those that summaries
             stand for. summaries: the calls that made these, oldest first; None where a host wrote one.
     """
@@ -165,6 +181,11 @@ class RunView(View):
     tools: list[str] = []
     messages: list[MessageView] = []
     attempts: list[AttemptView] = []
+    steers: list[SteerView] = []
+
+    def steers_after(self, model_calls: int) -> list[SteerView]:
+        """Those that were stored when so many model calls had begun."""
+        return [steer for steer in self.steers if steer.model_calls == model_calls]
 
     @property
     def calls(self) -> list[CallView]:

@@ -18,7 +18,7 @@ from agentloop.cli import main
 from agentloop.persistence import write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider, call, reply
-from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery
+from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery, fill_with_steers
 
 
 @pytest.fixture
@@ -137,6 +137,28 @@ def test_a_run_is_a_timeline_with_sizes_and_usage(
     assert "no end" in inspect(capsys, str(path), "--run", "sending")
     assert "checkpoint   completed: outcome completed, exchanges " in out
     assert "redacted by  Ada" in inspect(capsys, str(path), "--run", "hidden")
+
+
+def test_what_a_user_said_meanwhile_and_a_stop_stand_where_they_came(
+    capsys: pytest.CaptureFixture[str], path: Path
+) -> None:
+    asyncio.run(fill_with_steers(path))
+    order = ("first", "early", "model call 1", "Ada", "between", "model call 2", "stop")
+    out = inspect(capsys, str(path), "--run", "spoken").partition("opened  agent")[2]
+    places = [out.index(words) for words in order]
+    assert places == sorted(places)
+    assert "user by Ada  " in out
+    assert "+0.003  user  5 B" in out
+    assert "+0.004  asked to stop by Bob" in out
+    (run,) = json.loads(inspect(capsys, str(path), "--json"))["runs"]
+    steers = [(one["message"] and one["message"]["role"], one["model_calls"], one["author"]) for one in run["steers"]]
+    assert steers == [("user", 0, None), ("user", 1, "Ada"), (None, 2, "Bob")]
+    text = Page(inspect(capsys, str(path), "--html", "-")).text.partition("User")[2]
+    told = [
+        text.index(words) for words in ("first", "early", "Model call 1", "by Ada", "between", "Model call 2", "Asked")
+    ]
+    assert told == sorted(told)
+    assert "Asked to stop by Bob" in text
 
 
 def test_a_run_says_which_point_it_is_at(capsys: pytest.CaptureFixture[str], path: Path, runs: dict[str, str]) -> None:
