@@ -210,8 +210,10 @@ from .tools import (
 )
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
+from .wire.call_text import CallText, CallTextRefused, TextCall, ToolCallParser
 from .wire.deltas import CallDelta, ReasoningDelta, TextDelta
 from .wire.dialect import Dialect
+from .wire.presets import dialect
 
 __all__ = [
     "AdmissionError",
@@ -223,6 +225,8 @@ __all__ = [
     "BuiltContext",
     "CallBasis",
     "CallDelta",
+    "CallText",
+    "CallTextRefused",
     "CallTimeout",
     "ChatCompletions",
     "Checkpoint",
@@ -337,6 +341,7 @@ __all__ = [
     "SystemMessage",
     "Termination",
     "Text",
+    "TextCall",
     "TextContent",
     "TextDelta",
     "TextPart",
@@ -346,6 +351,7 @@ __all__ = [
     "TokenCounter",
     "Tool",
     "ToolCall",
+    "ToolCallParser",
     "ToolCallRecord",
     "ToolCallTrace",
     "ToolChoice",
@@ -378,6 +384,7 @@ __all__ = [
     "decode_model_request",
     "decode_tool_feedback",
     "decode_tool_result",
+    "dialect",
     "encode_event",
     "error_info",
     "event_id",

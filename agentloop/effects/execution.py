@@ -18,6 +18,7 @@ from ..limits import LoopLimits
 from ..messages import ToolFeedback, ToolResult
 from ..persistence import Step
 from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
+from ..wire.call_text import malformed_feedback
 from .claims import Choose, busy_tool, claim_next, effect_id_of
 from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, execute
@@ -65,8 +66,12 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
 
 async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | None) -> Claim | None:
     """Claim a call's execution by itself; or refuse the call and return None."""
-    call = scope.turn.entries[exchange].slots[position].call
+    entry = scope.turn.entries[exchange]
+    call = entry.slots[position].call
     tool = scope.tools.get(call.name)
+    if tool is None and (malformed := malformed_feedback(entry.reply, position)) is not None:
+        await _refuse(scope, exchange, position, "malformed_call", f"Nothing ran. {malformed}", choose)
+        return None
     if tool is None:
         text = scope.tools.unknown_tool_feedback(call.name)
         await _refuse(scope, exchange, position, "unknown_tool", text, choose)

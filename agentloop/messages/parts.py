@@ -165,8 +165,10 @@ class Native(Value, frozen=True):
         data: canonical JSON text of one object, ``"{}"`` when there is nothing. For
             chat-completions its keys are ``reasoning_content``, ``reasoning``,
             ``reasoning_details``, ``thinking_blocks``, ``refusal``, ``content`` (parts as sent),
-            ``extra_content`` and ``calls`` (extra fields by position in the reply, such as
-            signatures; those of a call's function are under ``function``).
+            ``extra_content``, ``calls`` (extra fields by position in the reply, such as
+            signatures; those of a call's function are under ``function``) and ``call_text``, where
+            calls were written in the text: ``text`` is all of it as written, ``faults`` what was
+            wrong with the calls that could not be read, by position.
     """
 
     format: Literal["chat-completions"] = "chat-completions"
