@@ -91,8 +91,8 @@ class CallText(Protocol):
     A value of it is part of a dialect: it is hashable, never changes, and equal values read and write the same.
 
     Attributes:
-        opening, closing: the tags around a call: 1 to 64 characters, neither holds the other, no white space
-            at their ends.
+        opening, closing: the tags around a call: 1 to 64 characters without white space; neither holds the
+            other.
         json_strings: whether what is between the tags is JSON, so that a closing tag inside one of its strings
             is text; such a ``closing`` holds no quotation mark.
     """
@@ -280,8 +280,8 @@ def require_call_text(value: object, *, where: str) -> None:
 def _require_tag(name: str, tag: object) -> None:
     require_type(name, tag, str)
     assert isinstance(tag, str), "checked just now"
-    if not 1 <= len(tag) <= _TAG_CHARS or tag != tag.strip() or not is_unicode(tag):
-        raise InputError(f"{name}: expected 1 to {_TAG_CHARS} characters without white space at the ends")
+    if not 1 <= len(tag) <= _TAG_CHARS or tag.split() != [tag] or not is_unicode(tag):
+        raise InputError(f"{name}: expected 1 to {_TAG_CHARS} characters without white space")
 
 
 @functools.lru_cache(maxsize=64)

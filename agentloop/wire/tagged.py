@@ -10,7 +10,8 @@ The rules, none of which guesses:
   of it is text; once the JSON breaks, at a control character in a string (a line break, mostly), it counts.
 - A closing tag alone, and whatever the parser refuses, is a malformed call. One without its closing tag goes
   to the end of the reply, and the parser decides whether it is complete.
-- White space next to a tag is not text; between two pieces of text the first run of it stays.
+- White space next to a tag is not text; between two pieces of text the first run of it stays, or a line break stands
+  where there is none: so what is visible holds no tag, not even one put together of two pieces.
 """
 
 from __future__ import annotations
@@ -183,6 +184,8 @@ class TaggedText:
             self.text_at = len(self.calls)
             if self._past_call:
                 self._space.clear()
+        elif self._past_call and not self._space:
+            self._space.append("\n")
         self.fresh += self._space
         self.fresh.append(core)
         rest = text[begin + len(core) :]
