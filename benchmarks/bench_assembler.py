@@ -23,7 +23,7 @@ IN_TEXT: Final = preset("openai", call_text=ToolCallParser())
 
 
 def measure(settings: Settings) -> list[Row]:
-    """Text and tool calls, in reads of 16 KiB and of one event; of calls in text also a long one, and one twice as long."""
+    """Text and tool calls, in reads of 16 KiB and of one event; of tagged calls a long one too, and twice as long."""
     size = 20 if settings.smoke else 2_000
     text = text_events(size)
     values = [{"note_id": n, "section": "summary of the day"} for n in range(size // 10)]
@@ -37,10 +37,10 @@ def measure(settings: Settings) -> list[Row]:
         "calls, one event a read": (calls, len(calls)),
     }
     in_text = {
-        "calls in text, 16 KiB reads": (blocks(tagged), len(tagged)),
-        "calls in text, one event a read": (tagged, len(tagged)),
-        "one long call in text": (long, len(long)),
-        "one call in text, twice as long": (longer, len(longer)),
+        "tagged, 16 KiB reads": (blocks(tagged), len(tagged)),
+        "tagged, one event a read": (tagged, len(tagged)),
+        "tagged, one long call": (long, len(long)),
+        "tagged, twice as long": (longer, len(longer)),
     }
     rows = []
     for name, (chunks, events) in {**cases, **in_text}.items():

@@ -16,6 +16,7 @@ from agentloop.wire.call_text import MALFORMED_CALL
 from tests.wire.streams import COUNTED, DONE, FIRST, STOP, choice, chunk, text
 
 DIALECT = al.dialect("openai", call_text=al.ToolCallParser())
+REPORT, SEVEN = '{"city": "Oslo", "cold": true}', '{"number": 7}'
 OSLO, ROME = '{"city": "Oslo"}', '{"city": "Rome"}'
 
 
@@ -260,3 +261,31 @@ async def test_inspected_sizes_are_those_of_what_is_sent(replay_server: ReplaySe
     system = sent.json["messages"][0]["content"]
     assert sizes.tool_bytes == len(json.dumps(system, ensure_ascii=False).encode()) - 2
     assert sizes.message_bytes > sizes.tool_bytes
+
+
+@al.selection
+def pick(number: int) -> int:
+    """Pick a number."""
+    return number
+
+
+async def test_one_call_alone_may_be_asked_for_in_text(replay_server: ReplayServer) -> None:
+    """White space around it is no text; a malformed one is refused with what was wrong. (R195, R342, R347)"""
+    output, choice_of = al.Structured(Report, route="call"), al.NativeCall("pick", [pick])
+    replay_server.script(
+        said(f"\n\n{tagged(REPORT, name='Report')}\n"),
+        said(f" {tagged(SEVEN, name='pick')}"),
+        said("<tool_call>{pick}</tool_call>"),
+        said(f"So: {tagged(SEVEN, name='pick')}"),
+    )
+    async with al.Runtime(provider(replay_server)) as runtime:
+        runner = runtime.runner(transports=(output, choice_of))
+        assert (await runner.invoke("Oslo?", transport=output)).value == Report(city="Oslo", cold=True)
+        assert (await runner.invoke("Pick.", transport=choice_of)).value == 7
+        with pytest.raises(al.OutputRefused) as malformed:
+            await runner.invoke("Pick.", transport=choice_of)
+        with pytest.raises(al.OutputRefused) as beside:
+            await runner.invoke("Pick.", transport=choice_of)
+    assert (malformed.value.code, beside.value.code) == ("malformed_call", "unexpected_text")
+    assert "at character 1" in str(malformed.value.feedback)
+    assert all("must call" not in request.body.decode() for request in replay_server.requests)

@@ -17,7 +17,6 @@ what is between two tags, by the parser. Text that is no call is never mended: i
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -262,11 +261,13 @@ def require_call_text(value: object, *, where: str) -> None:
     Raises:
         InputError: it has no such member, its tags cannot be told apart, or it is not hashable; begins with ``where``.
     """
+    try:
+        hash(value)
+    except TypeError:
+        raise InputError(f"{where}: expected a hashable value, got {type(value).__name__}") from None
     if isinstance(value, type) or not isinstance(value, CallText):
         got = value.__name__ if isinstance(value, type) else type(value).__name__
         raise InputError(f"{where}: expected a ToolCallParser, or an object that is a CallText, got {got}")
-    if not isinstance(value, Hashable):
-        raise InputError(f"{where}: expected a hashable value, got {type(value).__name__}")
     for name in ("opening", "closing"):
         _require_tag(f"{where}.{name}", getattr(value, name))
     if value.opening in value.closing or value.closing in value.opening:

@@ -192,7 +192,9 @@ def _encode_exchange(exchange: ModelExchange, dialect: Dialect, path: str) -> by
     if [call.id for call in calls] != [item.tool_call_id for item in exchange.feedback]:
         code = "missing_tool_result" if len(exchange.feedback) < len(calls) else "orphan_tool_result"
         raise HistoryError(code, f"{path}.feedback", "expected one feedback a call, in call order")
-    call_text = dialect.call_text or _needed_text(exchange.reply)
+    call_text = dialect.call_text
+    if call_text is None and any(call.name == MALFORMED_CALL for call in calls):
+        call_text = _PLAIN_TEXT if "call_text" in parse(exchange.reply.native.data) else None
     if call_text is not None:
         return _encode_in_text(exchange, dialect, call_text, path)
     parts = [_json(_assistant(exchange.reply, dialect), f"{path}.reply")]
@@ -202,14 +204,8 @@ def _encode_exchange(exchange: ModelExchange, dialect: Dialect, path: str) -> by
     return b",".join(parts)
 
 
-def _needed_text(reply: ModelReply) -> CallText | None:
-    """How a reply is written whatever the dialect: one with a call that could not be read is text."""
-    if any(call.name == MALFORMED_CALL for call in reply.calls) and "call_text" in parse(reply.native.data):
-        return _PLAIN_TEXT
-    return None
-
-
 _PLAIN_TEXT: Final = ToolCallParser()
+"""How a reply with a call that could not be read is written whatever the dialect."""
 
 
 def _encode_in_text(exchange: ModelExchange, dialect: Dialect, call_text: CallText, path: str) -> bytes:
@@ -241,7 +237,7 @@ def _assistant(reply: ModelReply, dialect: Dialect) -> dict[str, Any]:
     else:
         message["content"] = None if dialect.assistant_content == "null" else ""
     for name in dialect.replay:
-        if name != "calls" and name in native:
+        if name != "calls" and name in native and not (name == "content" and "call_text" in native):
             message[name] = _raw(native[name])
     if "refusal" in message and not text:
         message["content"] = None

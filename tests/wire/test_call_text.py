@@ -328,7 +328,7 @@ def test_tags_that_cannot_be_told_apart_are_refused(tags: dict[str, Any], said: 
 
 
 def test_a_parser_that_cannot_be_hashed_is_refused() -> None:
-    with pytest.raises(InputError, match="expected"):
+    with pytest.raises(InputError, match="^ToolCallParser: expected a hashable value, got Unhashable$"):
         Unhashable()
 
 
@@ -482,6 +482,23 @@ def test_parts_of_content_are_replayed_only_where_they_hold_the_calls() -> None:
     )
     first, _ = json.loads(b"[%b]" % encode_message(answered(reply, "1"), way))
     assert first["content"].endswith("</tool_call>")
+
+
+def test_parts_with_tags_are_not_replayed_beside_native_calls() -> None:
+    way = dialect("mistral", call_text=ToolCallParser())
+    parts = chunk(choice({"content": [{"type": "text", "text": f"I look.{tagged(OSLO)}"}]}))
+    reply = accepted(FIRST, parts, STOP, COUNTED, DONE, dialect=way)
+    exchange = answered(reply, "cold")
+    first, _ = json.loads(b"[%b]" % encode_message(exchange, PRESETS["mistral"]))
+    assert (first["content"], len(first["tool_calls"])) == ("I look.", 1)
+    again, _ = json.loads(b"[%b]" % encode_message(exchange, way))
+    assert again == {"role": "assistant", "content": [{"type": "text", "text": f"I look.{tagged(OSLO)}"}]}
+
+
+def test_a_refusal_without_a_body_goes_back_as_one() -> None:
+    reply, _ = feed([FIRST, chunk(choice({"refusal": "No."})), STOP, COUNTED, DONE], TAGGED)
+    first = json.loads(encode_message(ModelExchange(reply=reply, feedback=()), TAGGED))
+    assert first == {"role": "assistant", "content": None, "refusal": "No."}
 
 
 def test_ways_that_write_differently_are_kept_apart_and_equal_ones_are_not() -> None:
