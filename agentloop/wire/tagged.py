@@ -131,7 +131,7 @@ class TaggedText:
         self._sealed = bool(self._space)
         if found[0] == self._call_text.opening:
             self._inside = True
-            self._broken = not self._call_text.json_strings
+            self._broken = False
         else:
             opening = self._call_text.opening
             self._malformed("", f"{found[0]} stands where no {opening} is open, so there is no call before it.")
@@ -196,7 +196,7 @@ class TaggedText:
         """The text between the tags is complete: it is calls, or a malformed one."""
         text = "".join(self._body)
         self._body.clear()
-        self._inside = self._string = False
+        self._inside = False
         try:
             calls = self._call_text.parse(text, closed=closed)
         except CallTextRefused as refused:

@@ -225,6 +225,10 @@ def test_content_in_parts_holds_calls_too_and_is_kept_as_parts() -> None:
     )
     reply = accepted(FIRST, first, text(f"call>{OSLO}</tool_call>"), STOP, COUNTED, DONE, dialect=parts)
     assert (reply.text, [item.name for item in reply.calls]) == ("I look.", ["weather"])
+    before = text(f"Hm. {tagged(ROME)}")
+    later = accepted(FIRST, before, first, text(f"call>{OSLO}</tool_call>"), STOP, COUNTED, DONE, dialect=parts)
+    assert later.text == "Hm. I look."
+    assert json.loads(later.native.data)["content"][0]["text"] == f"Hm. {tagged(ROME)}"
     native = json.loads(reply.native.data)
     assert native["content"][-1]["text"] == native["call_text"]["text"] == f"I look.<tool_call>{OSLO}</tool_call>"
 
@@ -328,7 +332,7 @@ def test_tags_that_cannot_be_told_apart_are_refused(tags: dict[str, Any], said: 
 
 
 def test_a_parser_that_cannot_be_hashed_is_refused() -> None:
-    with pytest.raises(InputError, match="^ToolCallParser: expected a hashable value, got Unhashable$"):
+    with pytest.raises(InputError, match=r"^ToolCallParser: expected a hashable value, got Unhashable$"):
         Unhashable()
 
 
@@ -373,6 +377,14 @@ def test_tools_are_told_in_the_instructions_and_nowhere_else() -> None:
 def test_without_a_system_message_the_instruction_is_one() -> None:
     body, _ = asked((UserMessage(content="hi"),))
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
+
+
+def test_the_last_of_several_leading_system_messages_is_made_longer() -> None:
+    said = (SystemMessage(content="one"), SystemMessage(content="two"), UserMessage(content="hi"))
+    body, _ = asked((*said, SystemMessage(content="three")))
+    first, second, _, last = (message["content"] for message in body["messages"])
+    assert (first, last) == ("one", "three")
+    assert second.startswith("two\n\n# Tools")
 
 
 def test_without_tools_nothing_is_said() -> None:
@@ -534,6 +546,9 @@ def test_a_request_is_a_prefix_of_the_next_and_encodes_what_is_new_only() -> Non
         reply = accepted(*streamed(f"{turn} {tagged(OSLO)}"), dialect=way)
         exchanges = (*exchanges, answered(reply, "cold"))
     assert all(after.startswith(before.removesuffix(b"]}")) for before, after in pairwise(bodies))
+    assert asked_for == [2]
+    other = ModelRequest(messages=(user,), options=ModelOptions(temperature=1), tools=(WEATHER, NOTE))
+    encode_request(other, model="other", dialect=way)
     assert asked_for == [2]
 
 

@@ -256,6 +256,23 @@ def test_what_is_no_call_is_answered_with_what_is_wrong_and_where(text: str, sai
     assert len(seen.faults["0"]) <= 560
 
 
+def test_a_reader_that_finds_no_call_has_found_a_malformed_one() -> None:
+    """Nothing between two tags is dropped without a word."""
+
+    class Blind(ToolCallParser, frozen=True, kw_only=True):
+        def parse(self, text: str, /, *, closed: bool) -> tuple[TextCall, ...]:
+            return ()
+
+    seen = split([f"{OPEN}{OSLO}{CLOSE}"], Blind())
+    assert seen.calls == [("call_0", MALFORMED_CALL, OSLO)]
+    assert "names no function" in seen.faults["0"]
+
+
+def test_what_a_model_reads_of_a_malformed_call_is_short() -> None:
+    assert len(CallTextRefused("x" * 560).feedback) == len(CallTextRefused("x" * 561).feedback) == 560
+    assert CallTextRefused("x" * 561).feedback.endswith("…")
+
+
 def test_a_good_call_beside_a_bad_one_is_a_call() -> None:
     """(R342, R347)"""
     seen = split([f"{OPEN}{OSLO}{CLOSE}{OPEN}no{CLOSE}{OPEN}{ROME}{CLOSE}"])
@@ -314,6 +331,7 @@ CUTS = st.lists(st.integers(0, 400), max_size=12)
     cuts=CUTS,
 )
 @example(text=f'{OPEN}"\\\n{CLOSE}"{CLOSE}', cuts=[])
+@example(text=f'{OPEN}"\n"{CLOSE}a', cuts=[])
 @example(text=f" {OPEN}{OSLO}{CLOSE} a {CLOSE} {OPEN}", cuts=[])
 @settings(max_examples=400, deadline=None)
 def test_any_text_with_any_cuts_is_what_the_rules_say(call_text: CallText, text: str, cuts: list[int]) -> None:
