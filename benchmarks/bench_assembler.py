@@ -13,6 +13,7 @@ from agentloop.wire.call_text import ToolCallParser
 from agentloop.wire.dialect import Dialect
 from agentloop.wire.presets import OPENAI
 from agentloop.wire.presets import dialect as preset
+from agentloop.wire.written import join_written
 
 from .measure import Row, Settings, compare
 from .streams import blocks, tagged_events, text_events, tool_events
@@ -47,7 +48,7 @@ def measure(settings: Settings) -> list[Row]:
         dialect = IN_TEXT if name in in_text else OPENAI
         reply, bare = _admit(chunks, dialect), _decode(chunks)
         if name in in_text:
-            assert bare.text == json.loads(reply.native.data)["call_text"]["text"]
+            assert bare.text == join_written(reply, json.loads(reply.native.data)["call_text"]["written"])
             assert len(reply.calls) == bare.text.count("<tool_call>")
         else:
             assert reply.text == bare.text

@@ -167,8 +167,9 @@ class Native(Value, frozen=True):
             ``reasoning_details``, ``thinking_blocks``, ``refusal``, ``content`` (parts as sent),
             ``extra_content``, ``calls`` (extra fields by position in the reply, such as
             signatures; those of a call's function are under ``function``) and ``call_text``, where
-            calls were written in the text: ``text`` is all of it as written, ``faults`` what was
-            wrong with the calls that could not be read, by position.
+            calls were written in the text: ``written`` is all of it, in pieces that refer to the
+            visible text and the arguments (see `agentloop.wire.written`), ``faults`` what was wrong
+            with the calls that could not be read, by position.
     """
 
     format: Literal["chat-completions"] = "chat-completions"

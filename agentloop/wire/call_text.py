@@ -30,6 +30,7 @@ from ..messages.reply import ModelReply
 from ..messages.request import FunctionSpec, ModelOptions, ToolChoice
 from .catalogue import declared_tool
 from .fault import kind_of
+from .written import join_written
 
 __all__ = [
     "CallText",
@@ -317,11 +318,14 @@ def call_instruction(call_text: CallText, tools: tuple[FunctionSpec, ...], optio
 
 
 def written_text(reply: ModelReply, native: dict[str, Any], call_text: CallText) -> str:
-    """A reply as its model wrote it; one that was written in another way, as this way writes it."""
-    kept = native.get("call_text")
-    if type(kept) is dict and type(kept.get("text")) is str:
-        text: str = kept["text"]
-        return text
+    """A reply as its model wrote it; one that was written in another way, as this way writes it.
+
+    Raises:
+        AdmissionError: what is kept of the text does not fit the reply.
+    """
+    if "call_text" in native:
+        kept = native["call_text"]
+        return join_written(reply, kept.get("written") if type(kept) is dict else kept)
     return "\n".join(call_text.write_call(item) if isinstance(item, ToolCall) else item.text for item in reply.output)
 
 

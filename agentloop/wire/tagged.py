@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from ..messages.parts import JsonText, ToolCall
 from .call_text import MALFORMED_CALL, CallText, CallTextRefused
+from .written import WrittenText
 
 __all__ = ["TaggedText"]
 
@@ -53,6 +54,7 @@ class TaggedText:
         "_space",
         "_string",
         "_tag",
+        "_writing",
         "calls",
         "ended",
         "fresh",
@@ -76,6 +78,7 @@ class TaggedText:
         self._space: list[str] = []  # white space that may turn out to stand next to a tag
         self._sealed = False  # a tag came after it: what white space follows is dropped
         self._past_call = False  # a tag came after the last visible text
+        self._writing = WrittenText()
         self._faults: dict[str, str] = {}
         self.calls: list[ToolCall] = []
         self.written: list[str] = []
@@ -104,7 +107,7 @@ class TaggedText:
         else:
             self._see(held)
         if not self._past_call:
-            self.fresh += self._space
+            self._show(self._space)
         self._space.clear()
 
     def take(self) -> str:
@@ -117,7 +120,7 @@ class TaggedText:
         """What of the reply its text and calls do not hold; None where nothing was written between tags."""
         if not self.calls:
             return None
-        kept: dict[str, Any] = {"text": "".join(self.written)}
+        kept: dict[str, Any] = {"written": self._writing.build()}
         return {**kept, "faults": self._faults} if self._faults else kept
 
     def _read_text(self, data: str, at: int) -> int:
@@ -127,6 +130,9 @@ class TaggedText:
             opening, closing = self._call_text.opening, self._call_text.closing
             return self._hold(data, at, _begun(data, at, opening, closing))
         self._see(data[at : found.start()])
+        if not self._past_call:
+            self._writing.add("".join(self._space))
+        self._writing.add(found[0])
         self._past_call = True
         self._sealed = bool(self._space)
         if found[0] == self._call_text.opening:
@@ -158,6 +164,7 @@ class TaggedText:
             if found[0] == closing:
                 self._body.append(data[begin : found.start()])
                 self._settle(closed=True)
+                self._writing.add(closing)
                 return at
             self._string = True
 
@@ -173,24 +180,31 @@ class TaggedText:
     def _see(self, text: str) -> None:
         """Take text that stands outside of tags."""
         core = text.strip(_SPACE)
+        begin = len(text) - len(text.lstrip(_SPACE)) if core else len(text)
+        lead = text[:begin]
+        if self._past_call:
+            self._writing.add(lead)
+        if lead and not self._sealed:
+            self._space.append(lead)
         if not core:
-            if text and not self._sealed:
-                self._space.append(text)
             return
-        begin = len(text) - len(text.lstrip(_SPACE))
-        if begin and not self._sealed:
-            self._space.append(text[:begin])
+        gap = self._space
+        if self._past_call:
+            gap = (gap or ["\n"]) if self.text_at is not None else []
+            self.fresh += gap
+            self._writing.skip(sum(map(len, gap)))
+            gap = []
         if self.text_at is None:
             self.text_at = len(self.calls)
-            if self._past_call:
-                self._space.clear()
-        elif self._past_call and not self._space:
-            self._space.append("\n")
-        self.fresh += self._space
-        self.fresh.append(core)
+        self._show([*gap, core])
         rest = text[begin + len(core) :]
         self._space = [rest] if rest else []
         self._sealed = self._past_call = False
+
+    def _show(self, texts: list[str]) -> None:
+        """Take texts that are visible where they were written."""
+        self.fresh += texts
+        self._writing.show(sum(map(len, texts)))
 
     def _settle(self, *, closed: bool) -> None:
         """The text between the tags is complete: it is calls, or a malformed one."""
@@ -205,11 +219,13 @@ class TaggedText:
         if not calls or any(call.name == MALFORMED_CALL for call in calls):
             self._malformed(text, f"What follows {self._call_text.opening} names no function.")
             return
+        self._writing.add_call(text, [call.arguments for call in calls], first=len(self.calls))
         for call in calls:
             self._add(call.name, call.arguments)
 
     def _malformed(self, text: str, feedback: str) -> None:
         self._faults[str(len(self.calls))] = feedback
+        self._writing.add_call(text, [text], first=len(self.calls))
         self._add(MALFORMED_CALL, text)
 
     def _add(self, name: str, arguments: str) -> None:

@@ -46,6 +46,7 @@ from agentloop.wire import (
     narrowest_verdict,
 )
 from agentloop.wire.call_text import MALFORMED_CALL, malformed_feedback
+from agentloop.wire.written import join_written
 from tests.wire.streams import (
     CALLED,
     COUNTED,
@@ -111,7 +112,7 @@ def test_a_reply_has_visible_text_calls_and_what_was_written() -> None:
     ]
     assert [type(item) for item in reply.output] == [Text, ToolCall, ToolCall, ToolCall]
     kept = json.loads(reply.native.data)["call_text"]
-    assert kept["text"] == WORDS
+    assert join_written(reply, kept["written"]) == WORDS
     assert list(kept["faults"]) == ["2"]
     assert malformed_feedback(reply, 1) is None
     assert "at character 1: expected a JSON value" in str(malformed_feedback(reply, 2))
@@ -230,7 +231,8 @@ def test_content_in_parts_holds_calls_too_and_is_kept_as_parts() -> None:
     assert later.text == "Hm. I look."
     assert json.loads(later.native.data)["content"][0]["text"] == f"Hm. {tagged(ROME)}"
     native = json.loads(reply.native.data)
-    assert native["content"][-1]["text"] == native["call_text"]["text"] == f"I look.<tool_call>{OSLO}</tool_call>"
+    assert native["content"][-1]["text"] == f"I look.<tool_call>{OSLO}</tool_call>"
+    assert join_written(reply, native["call_text"]["written"]) == native["content"][-1]["text"]
 
 
 def test_halves_of_a_character_are_joined_before_tags_are_looked_for() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agentloop.messages import ModelReply, Termination, Text, ToolCall
 from agentloop.wire import CallTextRefused, TextCall, ToolCallParser
 from agentloop.wire.call_text import MALFORMED_CALL, CallText
 from agentloop.wire.tagged import TaggedText
+from agentloop.wire.written import join_written
 
 PARSER = ToolCallParser()
 OPEN, CLOSE = PARSER.opening, PARSER.closing
@@ -56,8 +58,13 @@ class Seen(NamedTuple):
 
     visible: str
     calls: list[tuple[str, str, str]]
-    faults: dict[str, str]
+    native: dict[str, Any]
     text_at: int | None
+
+    @property
+    def faults(self) -> dict[str, str]:
+        found: dict[str, str] = self.native.get("faults", {})
+        return found
 
 
 def split(pieces: Iterable[str], call_text: CallText = PARSER) -> Seen:
@@ -80,10 +87,15 @@ def split(pieces: Iterable[str], call_text: CallText = PARSER) -> Seen:
     if native is None:
         assert visible == written
     else:
-        assert native["text"] == written
+        assert join_written(reply_of(visible, tagged.calls), native["written"]) == written
     calls = [(call.id, call.name, call.arguments.text) for call in tagged.calls]
     assert [id_ for id_, _, _ in calls] == [f"call_{at}" for at in range(len(calls))]
-    return Seen(visible, calls, {} if native is None else native.get("faults", {}), tagged.text_at)
+    return Seen(visible, calls, native or {}, tagged.text_at)
+
+
+def reply_of(visible: str, calls: list[ToolCall]) -> ModelReply:
+    texts = (Text(text=visible),) if visible else ()
+    return ModelReply(id="", model="", output=(*texts, *calls), termination=Termination.of("stop"), usage=None)
 
 
 def tokens(text: str, call_text: CallText) -> Iterator[tuple[str, str]]:
