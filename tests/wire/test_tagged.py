@@ -268,6 +268,12 @@ def test_what_is_no_call_is_answered_with_what_is_wrong_and_where(text: str, sai
     assert len(seen.faults["0"]) <= 560
 
 
+def test_a_broken_call_breaks_no_other() -> None:
+    whole = f'{OPEN}{{"name": "w", "arguments": {{"t": "{CLOSE}"}}}}{CLOSE}'
+    seen = split([f'{OPEN}"\n{CLOSE}{whole}'])
+    assert [call[1] for call in seen.calls] == [MALFORMED_CALL, "w"]
+
+
 def test_a_reader_that_finds_no_call_has_found_a_malformed_one() -> None:
     """Nothing between two tags is dropped without a word."""
 
