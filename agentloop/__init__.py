@@ -214,8 +214,10 @@ from .tools import (
 )
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
+from .wire.call_text import CallText, CallTextRefused, TextCall, ToolCallParser
 from .wire.deltas import CallDelta, ReasoningDelta, TextDelta
 from .wire.dialect import Dialect
+from .wire.presets import dialect
 
 __all__ = [
     "AdmissionError",
@@ -227,6 +229,8 @@ __all__ = [
     "BuiltContext",
     "CallBasis",
     "CallDelta",
+    "CallText",
+    "CallTextRefused",
     "CallTimeout",
     "ChatCompletions",
     "Checkpoint",
@@ -344,6 +348,7 @@ __all__ = [
     "SystemMessage",
     "Termination",
     "Text",
+    "TextCall",
     "TextContent",
     "TextDelta",
     "TextPart",
@@ -353,6 +358,7 @@ __all__ = [
     "TokenCounter",
     "Tool",
     "ToolCall",
+    "ToolCallParser",
     "ToolCallRecord",
     "ToolCallTrace",
     "ToolChoice",
@@ -386,6 +392,7 @@ __all__ = [
     "decode_tool_feedback",
     "decode_tool_result",
     "delegate",
+    "dialect",
     "encode_event",
     "error_info",
     "event_id",

@@ -43,14 +43,14 @@ async def answer_calls(scope: Scope, exchange: int, positions: Sequence[int]) ->
 
 def _reserved(scope: Scope, exchange: int, positions: Sequence[int]) -> deque[tuple[int, Claim | Refusal]]:
     """What each call comes to, with every execution debited; nothing is awaited in between."""
-    slots = scope.turn.entries[exchange].slots
+    entry = scope.turn.entries[exchange]
     found: deque[tuple[int, Claim | Refusal]] = deque()
     try:
         for position in positions:
             if scope.claim is not None and scope.claim.position == position:
                 found.append((position, scope.claim))
                 continue
-            claim = admitted(scope, exchange, position, slots[position])
+            claim = admitted(scope, exchange, position, entry)
             if isinstance(claim, Claim):
                 refusal = hindrance(scope, claim.tool)
                 if refusal is None:
