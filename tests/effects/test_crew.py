@@ -194,13 +194,14 @@ async def test_one_failure_stays_in_its_slot() -> None:
     assert [item.tool_call_id for item in feedback if item is not None] == ["a", "b", "c"]
 
 
-async def test_the_claim_that_came_with_the_reply_is_used() -> None:
+@pytest.mark.parametrize("at", [0, 1])
+async def test_the_claim_that_came_with_the_reply_is_used(at: int) -> None:
     """(R80)"""
 
-    def first(entry: Entry, answered: int | None, feedback: ToolFeedback | None) -> int | None:
-        return 0
+    def chosen(entry: Entry, answered: int | None, feedback: ToolFeedback | None) -> int | None:
+        return at
 
-    stage, scope, room = await asked(visits("a", "b"), choose=first)
+    stage, scope, room = await asked(visits("a", "b"), choose=chosen, parallel=1)
     assert scope.claim is not None
     for name in "ab":
         room.door(name).set()
