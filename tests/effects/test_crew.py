@@ -234,6 +234,21 @@ async def test_a_crash_ends_the_others_before_it_is_raised_and_nothing_more_begi
     await check_counts(stage, scope)
 
 
+async def test_nothing_begins_beside_a_crash_of_the_same_moment() -> None:
+    """(R62)"""
+    stage, scope, room = await asked([call("crash", name="a"), *visits("b", "c")], parallel=2)
+    task = begun(scope)
+    await room.wait_for("a", "b")
+    for _ in range(5):  # until both are at their doors
+        await asyncio.sleep(0)
+    for name in "ab":
+        room.door(name).set()
+    with pytest.raises(al.ToolCrashed):
+        await task
+    assert slots(scope) == [("unknown", "tool_crashed"), ("done", None), ("open", None)]
+    await check_counts(stage, scope)
+
+
 async def test_the_first_of_two_crashes_is_raised_and_notes_the_other() -> None:
     """(R62)"""
     ways: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
@@ -293,6 +308,65 @@ async def test_a_second_cancel_while_the_first_is_recorded_changes_nothing() -> 
     assert slots(scope) == [("unknown", "cancelled")] * 2
     assert set(backend.log) == {"whole"}
     await check_counts(stage, scope)
+
+
+async def test_a_second_cancel_reaches_a_tool_that_kept_the_first() -> None:
+    cancels: list[int] = []
+
+    @al.tool(grace=30)
+    async def twice() -> None:
+        """Give in to the second cancel."""
+        for _ in range(2):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancels.append(1)
+
+    _, scope, room = await asked([call("twice"), *visits("a")], tools=[*TOOLS, twice])
+    task = begun(scope)
+    await room.wait_for("a")
+    async with asyncio.timeout(10):
+        for count in (1, 2):
+            task.cancel()
+            while len(cancels) < count:  # noqa: ASYNC110  # a few turns of the loop
+                await asyncio.sleep(0)
+        await asyncio.wait({task})
+    assert task.cancelled()
+    assert slots(scope) == [("unknown", "cancelled")] * 2
+
+
+async def test_a_cancel_that_meets_a_crash_is_raised_after_it() -> None:
+    """(R62)"""
+    leaving, leave = asyncio.Event(), asyncio.Event()
+
+    @al.tool(grace=30)
+    async def slow_to_leave() -> None:
+        """Take a while to end."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            leaving.set()
+            await leave.wait()
+
+    _, scope, room = await asked([call("crash", name="a"), call("slow_to_leave")], tools=[*TOOLS, slow_to_leave])
+
+    async def scene() -> str:
+        with pytest.raises(al.ToolCrashed):
+            await answer_calls(scope, 0, range(2))
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            return "cancelled then"
+        return "forgotten"
+
+    task = asyncio.create_task(scene())
+    await room.wait_for("a")
+    room.door("a").set()
+    async with asyncio.timeout(10):
+        await leaving.wait()
+        task.cancel()
+        assert await task == "cancelled then"
+    assert slots(scope) == [("unknown", "tool_crashed"), ("unknown", "cancelled")]
 
 
 async def test_a_cancel_while_a_claim_is_written_is_known_to_have_run_nothing() -> None:
