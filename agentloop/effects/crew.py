@@ -145,12 +145,7 @@ class _Crew:
             release(scope, claim.tool)
             await refuse(scope, self._exchange, claim.position, busy)
             return False
-        try:
-            held = await store_claim(scope, claim)
-        except asyncio.CancelledError:
-            release(scope, claim.tool)  # it was not stored: a cancel does not meet a write half way
-            raise
-        if held:
+        if await store_claim(scope, claim):  # a cancel was held back: nothing begins
             try:
                 await deliver_cancel()
             except asyncio.CancelledError:

@@ -17,6 +17,7 @@ from agentloop.messages import ToolFeedback
 from agentloop.testing import call, reply
 from tests.effects.stage import Stage
 from tests.runs import SlowBackend
+from tests.stepper import cancel_current
 
 
 class Room:
@@ -401,6 +402,48 @@ async def test_a_run_that_is_paused_ends_what_runs_and_begins_nothing_more() -> 
     await task
     assert slots(scope) == [("done", None)] * 2 + [("open", None)] * 2
     await check_counts(stage, scope)
+
+
+async def test_a_call_that_is_not_repeated_in_a_paused_run_does_not_end_the_others() -> None:
+    closing = asyncio.Event()
+
+    @al.tool(timeout=0.02, idempotent=True)
+    async def late() -> None:
+        """Run out of time."""
+        await asyncio.Event().wait()
+
+    stage, scope, room = await asked(
+        [call("late"), *visits("a", "b")], tools=[*TOOLS, late], parallel=2, paused=closing.is_set
+    )
+    task = begun(scope)
+    await room.wait_for("a")
+    closing.set()
+    async with asyncio.timeout(10):
+        while "tool.ended" not in stage.types:  # noqa: ASYNC110  # until the clock has run out
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0)
+    assert room.inside == {"a"}
+    room.door("a").set()
+    await task
+    assert slots(scope) == [("started", None), ("done", None), ("open", None)]
+    await check_counts(stage, scope)
+
+
+async def test_a_selection_that_cancels_where_it_runs_cancels_the_run() -> None:
+    """As it does where calls go one after the other: it has no task of its own."""
+
+    @al.selection
+    def give_up() -> str:
+        """Cancel."""
+        cancel_current()
+        return "gone"
+
+    _, scope, room = await asked([call("give_up"), *visits("a")], tools=[*TOOLS, give_up])
+    room.door("a").set()
+    task = begun(scope)
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert slots(scope) == [("done", None)] * 2
 
 
 async def test_a_run_without_time_begins_nothing_more() -> None:
