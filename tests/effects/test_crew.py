@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.effects import Ledger, Scope, answer_calls, give_back, send
+from agentloop.effects import Claim, Ledger, Scope, answer_calls, give_back, send
+from agentloop.effects.execution import run_claimed
 from agentloop.errors import BudgetError, PersistenceError
 from agentloop.exchange import Entry, Fact, SlotMoved
 from agentloop.messages import ToolFeedback
@@ -424,7 +425,36 @@ async def test_a_call_that_is_not_repeated_in_a_paused_run_does_not_end_the_othe
     await asyncio.sleep(0)
     assert room.inside == {"a"}
     room.door("a").set()
-    await task
+    with pytest.raises(al.RunPaused):
+        await task
+    assert slots(scope) == [("started", None), ("done", None), ("open", None)]
+    await check_counts(stage, scope)
+
+
+async def test_a_call_that_waits_to_be_settled_lets_the_others_end_and_none_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """(R134)"""
+    error = al.UnsettledError("r", (), ("0.0",))
+
+    async def waits(scope: Scope, claim: Claim) -> None:
+        if claim.position == 0:
+            await room.door("first").wait()
+            raise error
+        await run_claimed(scope, claim)
+
+    monkeypatch.setattr("agentloop.effects.crew.run_claimed", waits)
+    stage, scope, room = await asked(visits("x", "a", "b"), parallel=2)
+    task = begun(scope)
+    await room.wait_for("a")
+    room.door("first").set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (room.inside, task.done()) == ({"a"}, False)
+    room.door("a").set()
+    with pytest.raises(al.UnsettledError) as caught:
+        await task
+    assert caught.value is error
     assert slots(scope) == [("started", None), ("done", None), ("open", None)]
     await check_counts(stage, scope)
 
