@@ -558,7 +558,7 @@ async def test_a_sibling_is_not_repeated_beside_what_is_left_over() -> None:
 
         return tool
 
-    tools = [member("keeps", keeps=True, timeout=0.02), member("late", keeps=False, timeout=0.2)]
+    tools = [member("keeps", keeps=True, timeout=0.02), member("late", keeps=False, timeout=0.5)]
     stage, scope, _ = await asked([call("keeps"), call("late")], tools=tools)
     try:
         await begun(scope)
