@@ -23,6 +23,7 @@ __all__ = [
     "Choose",
     "Refusal",
     "admitted",
+    "beside",
     "busy_tool",
     "claim_next",
     "effect_id_of",

@@ -340,6 +340,23 @@ async def test_without_a_tool_call_left_nothing_is_repeated_and_the_call_is_answ
     assert (len(log), slot.state, slot.code, stage.ledger.spent("tool_calls")) == (2, "failed", "timeout", 2)
 
 
+async def test_a_run_that_is_out_of_time_repeats_nothing() -> None:
+    ran: list[int] = []
+
+    @al.tool(timeout=SOON, idempotent=True)
+    async def late() -> None:
+        """Take the whole time of the run."""
+        ran.append(1)
+        stage.clock.advance(60)
+        await asyncio.Event().wait()
+
+    stage = Stage([reply(calls=[call("late")])], tools=[late], max_seconds=60)
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    slot = scope.turn.entries[0].slots[0]
+    assert (ran, slot.state, slot.code, stage.ledger.spent("tool_calls")) == ([1], "failed", "timeout", 1)
+
+
 async def test_a_run_that_is_paused_repeats_nothing_and_leaves_the_call_unanswered() -> None:
     """Whoever resumes it finds an execution without an answer."""
     log: list[tuple[int, str]] = []
