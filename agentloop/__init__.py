@@ -19,6 +19,7 @@ this map and holds the imports to it.
     tools/            5  typed function to Tool, schema, policy, tool sets
     sinks/            6  where events go: queue, fan-out, JSON lines, observers
     persistence/      6  backends, and the store: append, then install, then publish
+    decisions.py      6  calls that wait for a person, and what a host decides about them
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, one tool execution
     runner/           8  model calls without a loop: transports, context, budgets, children
@@ -41,11 +42,13 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
+from .decisions import Answer, Approve, Decision, Deny, WaitingCall
 from .effects import Ledger, ResendPolicy, Signal
 from .error_info import ErrorInfo, error_info
 from .errors import (
     AdmissionError,
     AgentLoopError,
+    ApprovalFailed,
     BudgetError,
     CallTimeout,
     ConflictError,
@@ -205,6 +208,7 @@ from .tools import (
     ToolPipeline,
     ToolPolicy,
     ToolSet,
+    external,
     selection,
     tool,
 )
@@ -217,6 +221,9 @@ __all__ = [
     "AdmissionError",
     "Agent",
     "AgentLoopError",
+    "Answer",
+    "ApprovalFailed",
+    "Approve",
     "ArgumentsRefused",
     "BookLimits",
     "BudgetError",
@@ -235,6 +242,8 @@ __all__ = [
     "ContextPlan",
     "ContextRecord",
     "ConversationRow",
+    "Decision",
+    "Deny",
     "Diagnostics",
     "Dialect",
     "ENVELOPE_FIELDS",
@@ -372,6 +381,7 @@ __all__ = [
     "UnsettledError",
     "Usage",
     "UserMessage",
+    "WaitingCall",
     "decode_event",
     "decode_model_exchange",
     "decode_model_reply",
@@ -382,6 +392,7 @@ __all__ = [
     "error_info",
     "event_id",
     "event_sequence",
+    "external",
     "message_texts",
     "messages_chars",
     "reply_text",

@@ -25,6 +25,7 @@
     |-- LostError                  a reference names nothing that is kept
     |-- OutcomeError               a run's text was required, and it did not complete
     |-- UnsettledError             a run waits: nobody knows what became of an effect
+    |-- ApprovalFailed             the predicate of a tool's approval is at fault; the run ended
     |-- ModelPending               the run left a model call that goes on; resume it
     |-- RunPaused                  the run was left unfinished by a runtime that closed
     |-- RunCancelled               the run one waits for was cancelled by somebody else
@@ -45,6 +46,7 @@ from typing import Any
 __all__ = [
     "AdmissionError",
     "AgentLoopError",
+    "ApprovalFailed",
     "BudgetError",
     "CallTimeout",
     "ConflictError",
@@ -574,6 +576,29 @@ class UnsettledError(AgentLoopError):
         return (
             f"run {self.ref!r} waits to be settled: {', '.join(what)}; decide with {' and '.join(how)}, "
             "or end it with cancel(author=...)"
+        )
+
+
+class ApprovalFailed(AgentLoopError):
+    """Whether a call needs an approval could not be asked, so it did not run. The run ended.
+
+    ``__cause__`` is what the predicate of `ToolPolicy.approval` raised, None where it did not.
+
+    Attributes:
+        tool, call_id: which call.
+        got: what came of the predicate: "ValueError" where it raised that, "a value of type str".
+    """
+
+    code = "approval_failed"
+
+    def __init__(self, tool: str, call_id: str, got: str) -> None:
+        super().__init__(tool, call_id, got)
+        self.tool, self.call_id, self.got = tool, call_id, got
+
+    def __str__(self) -> str:
+        return (
+            f"approval of tool {self.tool!r} in call {self.call_id!r}: expected a predicate that returns True or "
+            f"False, got {self.got}; the call did not run"
         )
 
 

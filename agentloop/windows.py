@@ -81,6 +81,7 @@ class LiveRun:
         patience: how long it waits for one send that lives apart; None where none does.
         pause: set when it shall stop at the next step and stay unfinished.
         resting: whether it waits between two effects.
+        suspended: whether its driver has left it as calls of it wait for a host.
         sends: where its sends go on without its caller; None where they end with it.
     """
 
@@ -99,13 +100,14 @@ class LiveRun:
         "resting",
         "sends",
         "stop",
+        "suspended",
         "task",
     )
 
     def __init__(self, ref: str, feed: Feed, agent: Agent[Any], *, anonymous: bool) -> None:
         self.ref, self.feed, self.agent, self.anonymous = ref, feed, agent, anonymous
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
-        self.closed = self.kept = self.pause = self.left = self.resting = False
+        self.closed = self.kept = self.pause = self.left = self.resting = self.suspended = False
         self.driving = True
         self.sends: Sends | None = None
         self.patience: Patience | None = None
@@ -206,13 +208,18 @@ class Run(Generic[T_co]):
 
     Iterate it for the run's typed events, then await `result`. Leaving the block before the run
     has ended cancels it and waits until that is recorded, unless it was submitted as well, or
-    somebody else has started it with the same ``run_id`` and not left. One task at a time may iterate.
+    somebody else has started it with the same ``run_id`` and not left. A run that waits for a host goes on
+    nowhere, and is left so. One task at a time may iterate.
+
+    Args:
+        launch: begins the run. end: ends one that goes on nowhere, by its id.
     """
 
-    __slots__ = ("_events", "_launch", "_live", "_released")
+    __slots__ = ("_end", "_events", "_launch", "_live", "_released")
 
-    def __init__(self, launch: Callable[[], Any]) -> None:
+    def __init__(self, launch: Callable[[], Any], end: Callable[[str], Awaitable[None]]) -> None:
         self._launch: Callable[[], Any] | None = launch
+        self._end = end
         self._released = False
         self._live: LiveRun | None = None
         self._events: Follower | None = None
@@ -255,7 +262,10 @@ class Run(Generic[T_co]):
 
     async def cancel(self) -> None:
         """Cancel the run and wait until its end is recorded. Harmless after the end."""
-        await self._release().cancel()
+        live = self._release()
+        await live.cancel()
+        if live.suspended:
+            await self._end(live.ref)
 
     def _release(self) -> LiveRun:
         """The run need not wait for its reader any more."""

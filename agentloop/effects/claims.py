@@ -15,6 +15,7 @@ from ..errors import BudgetError
 from ..exchange import Entry
 from ..messages import ToolFeedback
 from ..tools import Tool
+from .approval import why_waits
 from .scope import Claim, Scope
 
 __all__ = ["Choose", "busy_tool", "claim_next", "effect_id_of"]
@@ -41,19 +42,22 @@ def claim_next(
     position = choose(entry, answered, feedback)
     if position is None:
         return None
-    call = entry.slots[position].call
-    tool = scope.tools.get(call.name)
+    slot, effect_id = entry.slots[position], effect_id_of(scope, exchange, position)
+    tool = scope.tools.get(slot.call.name)
     if tool is None or busy_tool(scope, tool) is not None:
         return None
     try:
-        arguments = tool.admit(call.arguments.text)
+        arguments = tool.admit(slot.call.arguments.text)
+        waits = why_waits(scope, slot, tool, arguments, effect_id=effect_id)
     except Exception:  # noqa: BLE001  # it is admitted again when its turn comes, and that is where it is told
+        return None
+    if waits is not None:
         return None
     try:
         scope.ledger.debit("tool_calls")
     except BudgetError:
         return None
-    return Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments)
+    return Claim(exchange, position, effect_id, tool, arguments)
 
 
 def effect_id_of(scope: Scope, exchange: int, position: int) -> str:

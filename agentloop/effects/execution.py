@@ -18,6 +18,7 @@ from ..limits import LoopLimits
 from ..messages import ToolFeedback, ToolResult
 from ..persistence import Step
 from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
+from .approval import hold_call, why_waits
 from .claims import Choose, busy_tool, claim_next, effect_id_of
 from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, execute
@@ -40,7 +41,7 @@ def has_room(limits: LoopLimits, call_id: str) -> bool:
 
 
 async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose | None = None) -> None:
-    """Answer one open call, or the one that is claimed.
+    """Answer one open call, or the one that is claimed; or let it wait for a host (see `approval`).
 
     Bad arguments, an unknown name, or an earlier tool's thread that has not ended give error
     feedback and start nothing (R55-R57).
@@ -52,6 +53,7 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
     Raises:
         BudgetError: no tool call is left in the ledger; the slot stays open.
         UnsettledError: an execution that was begun before may still go on in a thread.
+        ApprovalFailed: whether the call waits could not be asked; the slot stays open.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
         asyncio.CancelledError: the run was cancelled. Its slot is ``unknown`` with feedback; where the
             run is paused it stays ``started``. Where the tool had not begun, `give_back` is to follow.
@@ -64,27 +66,31 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
 
 
 async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | None) -> Claim | None:
-    """Claim a call's execution by itself; or refuse the call and return None."""
-    call = scope.turn.entries[exchange].slots[position].call
-    tool = scope.tools.get(call.name)
+    """Claim a call's execution by itself; or refuse the call, or let it wait, and return None."""
+    slot, effect_id = scope.turn.entries[exchange].slots[position], effect_id_of(scope, exchange, position)
+    tool = scope.tools.get(slot.call.name)
     if tool is None:
-        text = scope.tools.unknown_tool_feedback(call.name)
+        text = scope.tools.unknown_tool_feedback(slot.call.name)
         await _refuse(scope, exchange, position, "unknown_tool", text, choose)
         return None
     try:
-        arguments = tool.admit(call.arguments.text)
+        arguments = tool.admit(slot.call.arguments.text)
     except ArgumentsRefused as refused:
         await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}", choose)
         return None
+    waits = why_waits(scope, slot, tool, arguments, effect_id=effect_id)
+    if waits is not None:
+        await hold_call(scope, exchange, position, waits)
+        return None
     busy = busy_tool(scope, tool)
     if busy is not None:
-        if scope.turn.entries[exchange].slots[position].state == "unknown":  # that may be its earlier execution
+        if slot.state == "unknown":  # that may be its earlier execution
             raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",))
         text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
         await _refuse(scope, exchange, position, "thread_busy", text, choose)
         return None
     scope.ledger.debit("tool_calls")
-    claim = Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments)
+    claim = Claim(exchange, position, effect_id, tool, arguments)
     held = await scope.commit(lambda book: _start(book, scope, claim))
     scope.claim = claim
     if held:
@@ -127,7 +133,7 @@ async def give_back(scope: Scope) -> None:
 
 
 async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, code: str, text: str) -> None:
-    """Answer calls without running them: an open one is ``skipped``, one whose outcome is unknown stays so."""
+    """Answer calls without running them: one that is open or waits is ``skipped``, one that is unknown stays so."""
     for position in positions:
         if scope.turn.entries[exchange].slots[position].state == "unknown":
             words = f"Error: {text}; whether the effect of this call happened is unknown."

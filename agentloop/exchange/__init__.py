@@ -37,6 +37,7 @@ from .slots import CLOSING, NEXT, SlotState, move
 from .state import State
 from .tombstone import branch, tombstone
 from .turn import Conversation, Entry, Slot, Turn
+from .waiting import WaitKind, call_digest, is_suspended, waiting_calls
 
 __all__ = [
     "Book",
@@ -76,13 +77,17 @@ __all__ = [
     "ToolsPoint",
     "Turn",
     "TurnSummary",
+    "WaitKind",
     "branch",
+    "call_digest",
     "canonical_bytes",
     "checkpoint_in",
     "checkpoint_of",
+    "is_suspended",
     "move",
     "origin_digest",
     "restore",
     "summary_message",
     "tombstone",
+    "waiting_calls",
 ]

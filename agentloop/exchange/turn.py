@@ -6,7 +6,7 @@ Only `Book.install` changes these objects; everyone else reads them.
 from __future__ import annotations
 
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
-from .facts import ExchangeRef, OriginOpened, RunClosed, RunRedacted, SendEnded, SendStarted
+from .facts import ExchangeRef, OriginOpened, RunClosed, RunRedacted, SendEnded, SendStarted, SlotMoved
 from .history import History, Shown
 from .slots import SlotState
 
@@ -19,6 +19,8 @@ class Slot:
     Attributes:
         encoded: canonical bytes of the feedback, until the exchange's digest covers them.
         rerun: whether a host, or a lookup, allowed one more execution of it.
+        decided: what a host decided about it while it waited; None before that, and where it never did.
+        waits_since_ms: when it began to wait; None where it never did.
         started_at_ms: when its newest execution was claimed. ended_at_ms: when its feedback was
             recorded. None before that, and where a record told none.
     """
@@ -27,6 +29,7 @@ class Slot:
         "attempt",
         "call",
         "code",
+        "decided",
         "effect_id",
         "encoded",
         "ended_at_ms",
@@ -34,6 +37,7 @@ class Slot:
         "rerun",
         "started_at_ms",
         "state",
+        "waits_since_ms",
     )
 
     def __init__(self, call: ToolCall) -> None:
@@ -45,8 +49,10 @@ class Slot:
         self.code: str | None = None
         self.encoded = b""
         self.rerun = False
+        self.decided: SlotMoved | None = None
         self.started_at_ms: int | None = None
         self.ended_at_ms: int | None = None
+        self.waits_since_ms: int | None = None
 
 
 class Entry:

@@ -14,8 +14,8 @@ from ..limits import TOOL_TIMEOUT
 from ..messages import FunctionSpec, ToolResult
 from .arguments import Arguments
 from .context import STAGE_CHARS, SelectionContext, ToolContext
-from .definition import by_keyword, check_tool_name, is_async, owner_of, read_definition
-from .policy import ToolPolicy, selection_policy
+from .definition import by_keyword, check_tool_name, is_async, owner_of, read_definition, run_elsewhere
+from .policy import NeedsApproval, ToolPolicy, external_policy, selection_policy
 from .recovery import Lookup
 from .resolver import Check, Resolve, in_loop, read_resolver
 from .result import encode_result
@@ -36,7 +36,8 @@ class Tool:
 
     `tool` and `Tool.from_schema` make one with an effect. A selection, made by `selection` or
     `Tool.selection`, has none: `resolve` builds a value of the host from what the model chose, and
-    neither runs nor authorises anything.
+    neither runs nor authorises anything. An external tool, made by `external` or `Tool.external`, runs
+    elsewhere: a call of it waits until the host gives its result.
 
     Two tools are equal only if they are the same object. Calling a tool calls its function, so a
     test may use it as if it were not decorated.
@@ -44,7 +45,7 @@ class Tool:
     Attributes:
         spec: what the model sees.
         policy: how it is run.
-        kind: ``function``, ``schema`` for one made from a JSON Schema, or ``selection``.
+        kind: ``function``, ``schema`` for one made from a JSON Schema, ``selection`` or ``external``.
         owner: where it is defined, for errors: ``module.function``, or a server's name.
         is_async: whether its function is awaited; otherwise it runs in a thread, or, of a selection, in place.
         lookup_is_async: as much of its lookup; False where it has none.
@@ -114,7 +115,9 @@ class Tool:
     @property
     def digest_basis(self) -> dict[str, Any]:
         """What a catalogue's digest covers of this tool: plain values, no library versions (R67)."""
+        approval = self.policy.approval_kind
         return {
+            **({} if approval == "none" else {"approval": approval}),
             "description": self.spec.description,
             "idempotent": self.policy.idempotent,
             "kind": self.kind,
@@ -209,6 +212,40 @@ class Tool:
             resolve=resolver,
         )
 
+    @classmethod
+    def external(
+        cls,
+        name: str,
+        description: str,
+        *,
+        parameters: dict[str, Any] | str,
+        owner: str = "",
+        strict: bool | None = None,
+    ) -> Tool:
+        """Make an external tool from a JSON Schema; what `external` makes of a typed function.
+
+        Args:
+            parameters, strict: as of `from_schema`.
+            owner: who defines it, for errors.
+
+        Raises:
+            ToolDefinitionError: as `from_schema`.
+        """
+        check_tool_name(name)
+        admitted = admit_schema(name, parameters)
+        check = compile_check(name, admitted)
+        elsewhere = run_elsewhere(name)
+        return cls(
+            FunctionSpec(name=name, description=description, parameters=admitted.text, strict=strict),
+            policy=external_policy(),
+            kind="external",
+            owner=owner or f"external {name!r}",
+            function=elsewhere,
+            call=elsewhere,
+            lookup=None,
+            arguments=Arguments(name, lambda: check, None),
+        )
+
     def admit(self, arguments_text: str) -> dict[str, Any]:
         """Check a model's arguments and decode them.
 
@@ -298,6 +335,7 @@ def tool(
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
+    approval: Literal["required"] | NeedsApproval | None = None,
     policy: ToolPolicy | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
@@ -311,6 +349,7 @@ def tool(
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
+    approval: Literal["required"] | NeedsApproval | None = None,
     policy: ToolPolicy | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, sync or async; used as ``@tool`` or ``@tool(…)``.
@@ -324,7 +363,7 @@ def tool(
     Args:
         name: by default the function's.
         description: by default the first paragraph of its docstring.
-        idempotent, timeout, errors, max_output_bytes, recovery: see `ToolPolicy`.
+        idempotent, timeout, errors, max_output_bytes, recovery, approval: see `ToolPolicy`.
         policy: all of these at once, instead of them.
 
     Raises:
@@ -333,7 +372,12 @@ def tool(
         InputError: a policy value is outside its range, or given twice.
     """
     own = ToolPolicy(
-        idempotent=idempotent, timeout=timeout, errors=errors, max_output_bytes=max_output_bytes, recovery=recovery
+        idempotent=idempotent,
+        timeout=timeout,
+        errors=errors,
+        max_output_bytes=max_output_bytes,
+        recovery=recovery,
+        approval=approval,
     )
     if policy is not None and type(policy) is not ToolPolicy:
         raise InputError(f"tool: expected policy= to be a ToolPolicy, got {type(policy).__name__}")
