@@ -34,7 +34,7 @@ __all__ = [
 WAITING: Final = "waiting_for_approval"
 """The outcome of a run that is suspended: calls of it wait for a host."""
 
-_REF: Final = re.compile(r"(.{1,128})/(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8}):([0-9a-f]{64})", re.DOTALL)
+_REF: Final = re.compile(r"(.+)/(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8}):([0-9a-f]{64})", re.DOTALL)
 
 
 class _Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,12 @@ class Answer(_Decision, frozen=True):
         super().__post_init__()
         if type(self.result) is not str and type(self.result) is not ToolResult:
             raise InputError(f"Answer.result: expected str or ToolResult, got {type(self.result).__name__}")
-        require_tool_result(ToolResult.ok(self.result) if type(self.result) is str else self.result)
+        require_tool_result(self.as_result)
+
+    @property
+    def as_result(self) -> ToolResult:
+        """The result, text made one."""
+        return ToolResult.ok(self.result) if isinstance(self.result, str) else self.result
 
 
 Decision = Approve | Deny | Answer
@@ -259,5 +264,5 @@ def _meaning(decision: Decision) -> tuple[SlotState, str, ToolResult | None]:
         why = f" Reason: {decision.reason}" if decision.reason else ""
         return "skipped", "denied", ToolResult.error(f"This call was denied, and did not run.{why}")
     assert type(decision) is Answer, "a decision is one of three"
-    result = ToolResult.ok(decision.result) if type(decision.result) is str else decision.result
+    result = decision.as_result
     return ("done" if result.status == "ok" else "failed"), "answered", result

@@ -25,12 +25,12 @@
     |-- LostError                  a reference names nothing that is kept
     |-- OutcomeError               a run's text was required, and it did not complete
     |-- UnsettledError             a run waits: nobody knows what became of an effect
-    |-- ApprovalFailed             the predicate of a tool's approval is at fault; the run ended
     |-- ModelPending               the run left a model call that goes on; resume it
     |-- RunPaused                  the run was left unfinished by a runtime that closed
     |-- RunCancelled               the run one waits for was cancelled by somebody else
     |-- ToolFailed                 raised by tools: a failure the model shall read
     `-- ToolCrashed                a tool raised an error it did not declare; the run ended
+        `-- ApprovalFailed             the predicate of its approval is at fault, and it did not run
 
 One more `InputError` is in `agentloop.tools`: `ArgumentsRefused`, for arguments of a model that do not fit a tool.
 
@@ -579,29 +579,6 @@ class UnsettledError(AgentLoopError):
         )
 
 
-class ApprovalFailed(AgentLoopError):
-    """Whether a call needs an approval could not be asked, so it did not run. The run ended.
-
-    ``__cause__`` is what the predicate of `ToolPolicy.approval` raised, None where it did not.
-
-    Attributes:
-        tool, call_id: which call.
-        got: what came of the predicate: "ValueError" where it raised that, "a value of type str".
-    """
-
-    code = "approval_failed"
-
-    def __init__(self, tool: str, call_id: str, got: str) -> None:
-        super().__init__(tool, call_id, got)
-        self.tool, self.call_id, self.got = tool, call_id, got
-
-    def __str__(self) -> str:
-        return (
-            f"approval of tool {self.tool!r} in call {self.call_id!r}: expected a predicate that returns True or "
-            f"False, got {self.got}; the call did not run"
-        )
-
-
 class ToolFailed(AgentLoopError):
     """Raise it in a tool: its message becomes error feedback that the model reads."""
 
@@ -631,6 +608,25 @@ class ToolCrashed(AgentLoopError):
         return (
             f"tool {self.tool!r} raised {self.error_type} in call {self.call_id!r}; raise ToolFailed, or declare "
             "the type in errors=, when the model shall read it"
+        )
+
+
+class ApprovalFailed(ToolCrashed):
+    """Whether a call needs an approval could not be asked, so it did not run, and the run ended.
+
+    ``__cause__`` is what the predicate of `ToolPolicy.approval` raised, None where it returned no bool.
+
+    Attributes:
+        error_type: qualified name of that exception's class, or of what was returned "a value of type str".
+    """
+
+    code = "approval_failed"
+    may_have_been_processed = False
+
+    def __str__(self) -> str:
+        return (
+            f"approval of tool {self.tool!r} in call {self.call_id!r}: expected a predicate that returns True or "
+            f"False, got {self.error_type}; the call did not run"
         )
 
 

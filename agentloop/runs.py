@@ -204,7 +204,7 @@ class Runs:
             known = self.live.get(ref)
             if known is not None and known.agent is not agent:
                 check_same(agent, asking, await self._store.turn(ref))
-            if known is not None and (known.goes_on or known.closed) and await self._adds(ref, step):
+            if decisions and known is not None and (known.goes_on or known.closed) and await self._adds(ref, step):
                 raise self._here(ref)
             live = self._join(ref, kept=True, wait=wait)
             if live is None:
@@ -214,7 +214,8 @@ class Runs:
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
                     begun = await self._again(agent, turn)
-                    await self._store.commit(lambda book: step(book, turn), run_id=ref)
+                    if decisions:
+                        await self._store.commit(lambda book: step(book, turn), run_id=ref)
                     anonymous = turn.opened.conversation is None and turn.opened.input_digest is None
                     live = self._launch(
                         agent, asking, ref, options, anonymous=anonymous, kept=True, wait=wait, begun=begun

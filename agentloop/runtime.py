@@ -268,9 +268,10 @@ class Runtime(Conversations, UnfinishedRuns):
 
         Raises:
             LostError: no such run is kept. OutcomeError: it is not in this process, has not ended and does
-            not wait for a host any more; or it ended with an error. RunPaused, UnsettledError, NotOwnerError: it left off
-            here without its end. RestoreError: the agent has another name, or an output that the run was
-            not asked for. OutputRefused: its type takes no longer what it took. Otherwise as `run`.
+            not wait for a host any more; or it ended with an error. RunPaused, UnsettledError,
+            NotOwnerError: it left off here without its end. RestoreError: the agent has another name, or an
+            output that the run was not asked for. OutputRefused: its type takes no longer what it took.
+            Otherwise as `run`.
         """
         check_ref(ref)
         if agent is not None:

@@ -45,17 +45,16 @@ def why_waits(scope: Scope, slot: Slot, tool: Tool, arguments: dict[str, Any], *
     try:
         needed: object = approval(dict(arguments), context)
     except Exception as error:
-        raise ApprovalFailed(tool.name, slot.call.id, type(error).__qualname__) from error
+        kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        raise ApprovalFailed(tool.name, slot.call.id, effect_id, kind) from error
     if type(needed) is not bool:
         if inspect.iscoroutine(needed):
             needed.close()  # it never ran
         what = "an awaitable" if inspect.isawaitable(needed) else "a value"
-        raise ApprovalFailed(tool.name, slot.call.id, f"{what} of type {type(needed).__name__}")
+        raise ApprovalFailed(tool.name, slot.call.id, effect_id, f"{what} of type {type(needed).__name__}")
     return "approval" if needed else None
 
 
 async def hold_call(scope: Scope, exchange: int, position: int, kind: WaitKind) -> None:
     """Store that an open call waits."""
-    await scope.commit(
-        lambda book: book.hold_slot(scope.turn, exchange, position, kind=kind, at_ms=scope.now_ms())
-    )
+    await scope.commit(lambda book: book.hold_slot(scope.turn, exchange, position, kind=kind, at_ms=scope.now_ms()))

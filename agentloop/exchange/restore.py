@@ -162,7 +162,7 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
         return "expected a call of the newest reply of its own origin"
     move(slot.state, fact.state, where=f"call {fact.exchange}.{fact.position}")
     if fact.author is not None and slot.state not in ("unknown", "waiting"):
-        return "expected a host's word on an unknown outcome, or on a call that waits, only"
+        return "expected a host's word on an unknown outcome only, or on a call that waits"
     waits = _wait_fault(slot, fact)
     if waits:
         return waits

@@ -73,9 +73,7 @@ def call_digest(turn: Turn, exchange: int, position: int) -> str:
 class Waiting(Recovery):
     """The steps of waiting and deciding, checked against the state."""
 
-    def hold_slot(
-        self, turn: Turn, exchange: int, position: int, *, kind: WaitKind, at_ms: int
-    ) -> tuple[Fact, ...]:
+    def hold_slot(self, turn: Turn, exchange: int, position: int, *, kind: WaitKind, at_ms: int) -> tuple[Fact, ...]:
         """Let an open call wait for a host. Letting it wait again for the same adds nothing.
 
         Raises:
@@ -140,6 +138,4 @@ class Waiting(Recovery):
             size = len(self.encoded(feedback))
             if size > max_bytes:
                 raise LimitExceeded("feedback_bytes", max_bytes, size)
-        return (
-            self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code, author=author),
-        )
+        return (self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code, author=author),)
