@@ -229,18 +229,12 @@ def stored(
         max_bytes: what a result, or a denial, may take with its call id, as JSON.
 
     Raises:
-        InputError: an external call is approved, which nothing here can run.
         LostError, ConflictError, LimitExceeded: as `Waiting.decide_slot`, of any one of them.
     """
     facts: list[Fact] = []
     for ref, decision in decisions.items():
         slot = book.slot(turn, ref.exchange, ref.position)
         state, code, result = _meaning(decision)
-        if state == "open" and slot.state == "waiting" and slot.code == "external":
-            raise InputError(
-                f"call {ref.exchange}.{ref.position} of run {turn.run_id!r}: expected Answer or Deny of a call of an "
-                "external tool, which runs elsewhere, got Approve"
-            )
         facts += book.decide_slot(
             turn,
             ref.exchange,

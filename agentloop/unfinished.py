@@ -68,9 +68,9 @@ class UnfinishedRuns:
 
         Raises:
             LostError: no such run or call.
-            InputError: these are no decisions or of several runs, or an external call is approved.
-            ConflictError: another decision was made; the call does not wait, as its run was cancelled; or
-                the ``ref`` has the digest of another call.
+            InputError: these are no decisions, or of several runs.
+            ConflictError: another decision was made; the call does not wait, as its run was cancelled; an
+                external call is approved, which nothing here runs; or the ``ref`` has another call's digest.
             LimitExceeded: a result or a denial is larger than ``feedback_bytes``; it is never cut.
             NotOwnerError: the run goes on elsewhere, or here.
         """

@@ -100,7 +100,8 @@ def test_all_decisions_are_stored_together_or_none() -> None:
     one, two, three = (CallRef.read(item.ref) for item in waiting_of(turn))
     assert waiting_reason(turn) == "approval+external"
     before = picture(desk.book)
-    with pytest.raises(al.InputError, match=r"call 0\.1 of run 'r1': expected Answer or Deny of a call of an external"):
+    rule = r"call 0\.1 of run 'r1': a call that waits \(external\) cannot be approved: expected it to become done, "
+    with pytest.raises(al.ConflictError, match=rule):
         stored(desk.book, turn, {one: al.Approve(), two: al.Approve()}, at_ms=6, max_bytes=4096)
     wrong = three._replace(digest=one.digest)
     with pytest.raises(al.ConflictError, match="expected the digest of the stored call"):

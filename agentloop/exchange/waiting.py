@@ -131,7 +131,8 @@ class Waiting(Recovery):
         self._running(turn)
         move(slot.state, state, where=where)
         if state not in OUTCOMES[slot.code or ""]:
-            rule = f"expected a decision that a call can have which waits for {slot.code}, got one {code}"
+            allowed = ", ".join(sorted(OUTCOMES[slot.code or ""]))
+            rule = f"a call that waits ({slot.code}) cannot be {code}: expected it to become {allowed}"
             raise ConflictError(where, rule)
         if feedback is not None:
             self._check_feedback(exchange, slot, feedback)
