@@ -123,7 +123,7 @@ async def test_text_raises_what_the_run_waits_for(bank: Bank) -> None:
 
 
 async def test_a_suspended_run_in_memory_is_not_dropped_while_it_waits(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runs_module, "_KEPT_RUNS", 2)
     provider = ScriptedProvider([PAYS, *[reply("hi")] * 5, reply("Done."), *[reply("hi")] * 5])
@@ -132,6 +132,8 @@ async def test_a_suspended_run_in_memory_is_not_dropped_while_it_waits(
         for _ in range(5):
             await runtime.run(AGENT, "hi")
         assert await runtime.result(result.ref) == result
+        assert [event.type async for event in runtime.follow(result.ref)][-1] == "run.ended"
+        assert caplog.messages == []  # nobody tried
         done = await runtime.resume(result.ref, AGENT, deps=bank, decisions={result.waiting[0].ref: al.Approve()})
         assert done.text == "Done."
         for _ in range(5):
@@ -150,6 +152,19 @@ async def test_a_suspended_run_in_memory_that_is_cancelled_is_dropped_in_its_tur
         for _ in range(5):
             await runtime.run(AGENT, "hi")
         assert not runtime._store.book.has_run(result.ref)
+
+
+async def test_what_is_decided_is_seen_at_once_and_its_events_are_kept(bank: Bank) -> None:
+    async with al.Runtime(ScriptedProvider([BOTH])) as runtime:
+        result = await runtime.run(AGENT, "go", deps=bank)
+        one, two = result.waiting
+        await runtime.decide({two.ref: al.Answer("x")})
+        left = await runtime.result(result.ref)
+        assert (left.waiting, left.reason) == ((one,), "approval")
+        assert [event.type async for event in runtime.follow(result.ref)][-1] == "run.ended"
+        await runtime.decide({one.ref: al.Approve()})
+        with pytest.raises(al.OutcomeError, match="got running"):
+            await runtime.result(result.ref)
 
 
 # -- another process

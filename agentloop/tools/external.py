@@ -25,8 +25,8 @@ def external(
     """Make an external tool of a typed function; used as ``@external`` or ``@external(…)``.
 
     Its parameters are the arguments, by the rules of `tool`, and a model's are checked before its
-    call waits for the host. Its body is never called, so it may be ``...``; nor has it a use for a
-    `ToolContext`.
+    call waits for the host. Its body is never called: a docstring is enough, and ``-> None`` keeps type
+    checkers content. Nor has it a use for a `ToolContext`.
 
     Args:
         name: by default the function's.

@@ -199,6 +199,10 @@ def test_a_digest_covers_what_was_said_before_the_call_and_the_tool_as_shown(cha
     assert digest_of(**change) != digest_of()
 
 
+def test_a_digest_tells_apart_two_names_that_nobody_was_shown() -> None:
+    assert digest_of(name="mail") != digest_of(name="male")
+
+
 def test_equal_calls_of_one_reply_have_digests_of_their_own_and_a_wrong_one_changes_nothing() -> None:
     desk = Desk()
     turn = desk.open(tools=(PAY,))
