@@ -74,6 +74,13 @@ SHOWS = {
         "completed: paid Ann 900; paid Bob 12; This call was denied, and did not run. Reason: it was paid twice; ",
         "order-17/0.1 Bob 12\norder-17/0.0 Ann 900\n",
     ],
+    "10_delegate.py": [
+        "order-1        tool.started ask_clerk",
+        "the clerk reads: 7 | There is no tool named 'set_price', and nothing ran. Expected one of find_price.",
+        "order-1/0.0    run.ended    completed",
+        "clerk: The blue mug costs 7, the red one 9. (3 model calls, 2 tool calls)",
+        "both:  5 of 20 model calls; prices {'blue mug': 7, 'red mug': 9}",
+    ],
 }
 
 GUARD = """

@@ -15,6 +15,7 @@ from tests.source import PACKAGE, modules, public_names, tree
 CHOSEN = {
     "agentloop.agent": ["Agent"],
     "agentloop.decisions": ["Answer", "Approve", "Decision", "Deny", "WaitingCall"],
+    "agentloop.delegation": ["delegate"],
     "agentloop.effects": ["Ledger", "ResendPolicy", "Signal"],
     "agentloop.error_info": ["ErrorInfo", "error_info"],
     "agentloop.exchange": [

@@ -67,6 +67,7 @@ class Book(Waiting):
         checkpoint: bool = False,
         call: CallBasis | None = None,
         context: ContextCut | None = None,
+        parent: str | None = None,
     ) -> tuple[Fact, ...]:
         """Fix a run's origin. Starting the same run again with the same input adds nothing (R82).
 
@@ -113,6 +114,7 @@ class Book(Waiting):
             checkpoint=checkpoint,
             call=call,
             context=context,
+            parent=parent,
         )
         return (opened,)
 

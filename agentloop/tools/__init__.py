@@ -1,7 +1,7 @@
 """Typed functions as tools: what a model sees, what it may pass, and what it reads back."""
 
 from .arguments import ArgumentsRefused
-from .context import SelectionContext, ToolContext
+from .context import SelectionContext, Spawn, ToolContext
 from .external import external
 from .function import Tool, tool
 from .output import TypedOutput
@@ -17,6 +17,7 @@ __all__ = [
     "NOT_DONE",
     "NotDone",
     "SelectionContext",
+    "Spawn",
     "Tool",
     "ToolContext",
     "ToolInvocation",
