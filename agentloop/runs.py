@@ -28,6 +28,7 @@ from .errors import (
     InputError,
     LostError,
     NotOwnerError,
+    OutcomeError,
     RunCancelled,
     RunPaused,
     ToolFailed,
@@ -276,7 +277,7 @@ class Runs:
         if above is not None:
             above.children.add(live)
         try:
-            return await live.wait()
+            result = await live.wait()
         except asyncio.CancelledError:
             await settle(live.cancel())
             raise
@@ -285,6 +286,9 @@ class Runs:
         finally:
             if above is not None:
                 above.children.discard(live)
+        if result.outcome == "waiting_for_approval":
+            raise ChildWaits(OutcomeError(result.outcome, result.reason, result.ref))
+        return result
 
     async def _begun_child(self, begin: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
         """Begin a child, or take it up: the lease that a dead process had on it may outlive that on its parent."""
