@@ -16,7 +16,7 @@ CHOSEN = {
     "agentloop.agent": ["Agent"],
     "agentloop.decisions": ["Answer", "Approve", "Decision", "Deny", "WaitingCall"],
     "agentloop.delegation": ["delegate"],
-    "agentloop.effects": ["Ledger", "ResendPolicy", "Signal"],
+    "agentloop.effects": ["Ledger", "LeftOver", "ResendPolicy", "Signal"],
     "agentloop.error_info": ["ErrorInfo", "error_info"],
     "agentloop.exchange": [
         "BookLimits",

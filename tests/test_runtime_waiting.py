@@ -347,6 +347,54 @@ async def test_a_predicate_that_raises_ends_the_run_and_nothing_runs(bank: Bank)
         assert [(slot.state, slot.code) for slot in turn.entries[0].slots] == [("skipped", "approval_failed")] * 2
 
 
+async def test_calls_that_run_at_the_same_time_pass_over_what_waits(ground: Ground, bank: Bank) -> None:
+    meeting = asyncio.Barrier(2)
+
+    @al.tool(approval="required")
+    async def buy(what: str, ctx: al.ToolContext[Bank]) -> str:
+        """Buy something."""
+        await meeting.wait()
+        ctx.deps.paid.append(what)
+        return f"bought {what}"
+
+    @al.tool
+    async def look(what: str) -> str:
+        """Look at something."""
+        await meeting.wait()
+        return f"saw {what}"
+
+    agent = al.Agent(name="clerk", tools=[buy, look, ask], limits=al.LoopLimits(max_parallel_tools=4))
+    calls = [call("buy", what="x"), call("look", what="y"), call("ask", question="Why?"), call("look", what="z")]
+    asks = reply(calls=[*calls, call("buy", what="w")])
+    async with ground.runtime(ScriptedProvider([asks])) as runtime:
+        result = await runtime.run(agent, "go", run_id="r", deps=bank)
+        assert [item.position for item in result.waiting] == [0, 2, 4]
+        assert (result.tool_calls, bank.paid) == (2, [])
+    provider = ScriptedProvider([reply("Done.")])
+    async with ground.runtime(provider) as runtime:
+        one, two, three = result.waiting
+        said: dict[str, al.Decision] = {one.ref: al.Approve(), two.ref: al.Answer("So."), three.ref: al.Approve()}
+        assert (await runtime.resume("r", agent, deps=bank, decisions=said)).tool_calls == 4
+    assert [text for _, text in pairs_in(provider.requests[0])] == ["bought x", "saw y", "So.", "saw z", "bought w"]
+
+
+async def test_a_predicate_that_raises_ends_a_run_of_parallel_calls_before_any_of_them(bank: Bank) -> None:
+    @al.tool(approval=lambda arguments, ctx: 1 / 0)  # type: ignore[arg-type]
+    async def send() -> str:
+        """Send something."""
+        raise AssertionError("it may not run")
+
+    agent = al.Agent(name="clerk", tools=[balance, send], limits=al.LoopLimits(max_parallel_tools=2))
+    script = [reply(calls=[call("balance"), call("balance", call_id="b"), call("send")])]
+    async with al.Runtime(ScriptedProvider(script)) as runtime:
+        with pytest.raises(al.ApprovalFailed):
+            await runtime.run(agent, "go", deps=bank, run_id="r")
+        assert bank.looked == 0  # the first was claimed with the reply, and that is given back
+        turn = runtime._store.book.turn("r")
+        assert turn.closed is not None
+        assert turn.closed.reason == "approval_failed"
+
+
 async def test_an_agent_with_an_output_gives_its_value_after_the_decision(ground: Ground, bank: Bank) -> None:
     agent = al.Agent(name="clerk", tools=[pay], output=list[int])
     asks = reply(calls=[call("pay", to="Ann")])

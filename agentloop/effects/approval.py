@@ -7,14 +7,20 @@ that a host has decided about is not asked about again.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ApprovalFailed
 from ..exchange import Slot, WaitKind
 from ..tools import Tool, ToolContext
 from .scope import Scope
 
-__all__ = ["hold_call", "why_waits"]
+__all__ = ["Hold", "hold_call", "why_waits"]
+
+
+class Hold(NamedTuple):
+    """That a call waits for a host, and why."""
+
+    kind: WaitKind
 
 
 def why_waits(scope: Scope, slot: Slot, tool: Tool, arguments: dict[str, Any], *, effect_id: str) -> WaitKind | None:
@@ -55,6 +61,8 @@ def why_waits(scope: Scope, slot: Slot, tool: Tool, arguments: dict[str, Any], *
     return "approval" if needed else None
 
 
-async def hold_call(scope: Scope, exchange: int, position: int, kind: WaitKind) -> None:
+async def hold_call(scope: Scope, exchange: int, position: int, hold: Hold) -> None:
     """Store that an open call waits."""
-    await scope.commit(lambda book: book.hold_slot(scope.turn, exchange, position, kind=kind, at_ms=scope.now_ms()))
+    await scope.commit(
+        lambda book: book.hold_slot(scope.turn, exchange, position, kind=hold.kind, at_ms=scope.now_ms())
+    )

@@ -34,7 +34,7 @@ class Signal(Enum):
     ASKED = "asked"
     """A reply with calls is stored."""
     ANSWERED_ONE = "answered_one"
-    """One call was answered, or waits now; others have no feedback."""
+    """One call was answered, or several, or waits now; others have no feedback."""
     RECOVERED = "recovered"
     """Lookups were asked; some calls are without feedback still."""
     ANSWERED_ALL = "answered_all"

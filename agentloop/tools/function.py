@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, overload
 
 from ..admission import parse
 from ..errors import InputError, ToolDefinitionError
-from ..limits import TOOL_TIMEOUT
+from ..limits import TOOL_GRACE, TOOL_TIMEOUT
 from ..messages import FunctionSpec, ToolResult
 from .arguments import Arguments
 from .context import STAGE_CHARS, SelectionContext, ToolContext
@@ -119,7 +119,12 @@ class Tool:
 
     @property
     def digest_basis(self) -> dict[str, Any]:
-        """What a catalogue's digest covers of this tool: plain values, no library versions (R67)."""
+        """What a catalogue's digest covers of this tool: plain values, no library versions (R67).
+
+        How often it is repeated or called, and its approval, stand there where a policy says it otherwise
+        than by default.
+        """
+        stated = {"max_calls": self.policy.max_calls, "retries": self.policy.stated_retries}
         approval = self.policy.approval_kind
         return {
             **({} if approval == "none" else {"approval": approval}),
@@ -132,6 +137,7 @@ class Tool:
             "recovery": self.policy.recovery_kind,
             "strict": self.spec.strict,
             "timeout": self.policy.timeout,
+            **{name: value for name, value in stated.items() if value is not None},
         }
 
     @classmethod
@@ -337,6 +343,9 @@ def tool(
     description: str | None = None,
     idempotent: bool = False,
     timeout: float | None = TOOL_TIMEOUT,
+    grace: float = TOOL_GRACE,
+    retries: int | None = None,
+    max_calls: int | None = None,
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
@@ -351,6 +360,9 @@ def tool(
     description: str | None = None,
     idempotent: bool = False,
     timeout: float | None = TOOL_TIMEOUT,
+    grace: float = TOOL_GRACE,
+    retries: int | None = None,
+    max_calls: int | None = None,
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
@@ -368,7 +380,8 @@ def tool(
     Args:
         name: by default the function's.
         description: by default the first paragraph of its docstring.
-        idempotent, timeout, errors, max_output_bytes, recovery, approval: see `ToolPolicy`.
+        idempotent, timeout, grace, retries, max_calls, errors, max_output_bytes, recovery, approval: see
+            `ToolPolicy`.
         policy: all of these at once, instead of them.
 
     Raises:
@@ -379,6 +392,9 @@ def tool(
     own = ToolPolicy(
         idempotent=idempotent,
         timeout=timeout,
+        grace=grace,
+        retries=retries,
+        max_calls=max_calls,
         errors=errors,
         max_output_bytes=max_output_bytes,
         recovery=recovery,
