@@ -19,6 +19,7 @@ this map and holds the imports to it.
     tools/            5  typed function to Tool, schema, policy, tool sets
     sinks/            6  where events go: queue, fan-out, JSON lines, observers
     persistence/      6  backends, and the store: append, then install, then publish
+    decisions.py      6  calls that wait for a person, and what a host decides about them
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
     effects/          7  ledger, one send, tool calls one by one or side by side
     runner/           8  model calls without a loop: transports, context, budgets, children
@@ -42,12 +43,14 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
+from .decisions import Answer, Approve, Decision, Deny, WaitingCall
 from .delegation import delegate
 from .effects import Ledger, LeftOver, ResendPolicy, Signal
 from .error_info import ErrorInfo, error_info
 from .errors import (
     AdmissionError,
     AgentLoopError,
+    ApprovalFailed,
     BudgetError,
     CallTimeout,
     ConflictError,
@@ -209,6 +212,7 @@ from .tools import (
     ToolPipeline,
     ToolPolicy,
     ToolSet,
+    external,
     selection,
     tool,
 )
@@ -223,6 +227,9 @@ __all__ = [
     "AdmissionError",
     "Agent",
     "AgentLoopError",
+    "Answer",
+    "ApprovalFailed",
+    "Approve",
     "ArgumentsRefused",
     "BookLimits",
     "BudgetError",
@@ -243,6 +250,8 @@ __all__ = [
     "ContextPlan",
     "ContextRecord",
     "ConversationRow",
+    "Decision",
+    "Deny",
     "Diagnostics",
     "Dialect",
     "ENVELOPE_FIELDS",
@@ -385,6 +394,7 @@ __all__ = [
     "UnsettledError",
     "Usage",
     "UserMessage",
+    "WaitingCall",
     "decode_event",
     "decode_model_exchange",
     "decode_model_reply",
@@ -397,6 +407,7 @@ __all__ = [
     "error_info",
     "event_id",
     "event_sequence",
+    "external",
     "message_texts",
     "messages_chars",
     "reply_text",

@@ -30,6 +30,7 @@
     |-- RunCancelled               the run one waits for was cancelled by somebody else
     |-- ToolFailed                 raised by tools: a failure the model shall read
     `-- ToolCrashed                a tool raised an error it did not declare; the run ended
+        `-- ApprovalFailed             the predicate of its approval is at fault, and it did not run
 
 One more `InputError` is in `agentloop.tools`: `ArgumentsRefused`, for arguments of a model that do not fit a tool.
 
@@ -45,6 +46,7 @@ from typing import Any
 __all__ = [
     "AdmissionError",
     "AgentLoopError",
+    "ApprovalFailed",
     "BudgetError",
     "CallTimeout",
     "ConflictError",
@@ -606,6 +608,25 @@ class ToolCrashed(AgentLoopError):
         return (
             f"tool {self.tool!r} raised {self.error_type} in call {self.call_id!r}; raise ToolFailed, or declare "
             "the type in errors=, when the model shall read it"
+        )
+
+
+class ApprovalFailed(ToolCrashed):
+    """Whether a call needs an approval could not be asked, so it did not run, and the run ended.
+
+    ``__cause__`` is what the predicate of `ToolPolicy.approval` raised, None where it returned no bool.
+
+    Attributes:
+        error_type: qualified name of that exception's class, or of what was returned "a value of type str".
+    """
+
+    code = "approval_failed"
+    may_have_been_processed = False
+
+    def __str__(self) -> str:
+        return (
+            f"approval of tool {self.tool!r} in call {self.call_id!r}: expected a predicate that returns True or "
+            f"False, got {self.error_type}; the call did not run"
         )
 
 

@@ -6,8 +6,9 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from .decisions import WaitingCall, waiting_of, waiting_reason
 from .errors import LostError, OutcomeError
-from .exchange import Turn
+from .exchange import Turn, is_suspended
 from .messages import Usage
 from .runner import Asking
 
@@ -15,21 +16,22 @@ __all__ = ["Outcome", "RunResult", "result_of"]
 
 T_co = TypeVar("T_co", covariant=True)
 
-Outcome = Literal["completed", "refused", "incomplete", "limit_reached"]
+Outcome = Literal["completed", "refused", "incomplete", "limit_reached", "waiting_for_approval"]
 
 
 class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
-    """The end of a run that did not raise.
+    """The end of a run that did not raise, or where it waits for a host.
 
     Attributes:
         outcome: ``completed``: the model gave a final reply. ``refused``: it, or a filter,
             refused. ``incomplete``: its reply was cut off (``length``) or ended with another word, or
             it is not the output that was asked for; or the run was asked to stop.
             ``limit_reached``: a `LoopLimits` field or a budget ended the run; open calls were not
-            run, and the history stays usable.
+            run, and the history stays usable. ``waiting_for_approval``: calls wait for a host, and the run
+            has not ended: `Runtime.decide` about each, and `Runtime.resume` it.
         reason: the model's finish word, or the name of the limit; ``stopped`` where it was asked to stop; of a
             reply that is not the output a code of `OutputRefused`, or ``no_output``: the output function was
-            not called.
+            not called; of a run that waits what for: ``approval``, ``external`` or ``approval+external``.
         text: body text of the newest reply; may be empty or partial unless ``completed``.
         refusal: what the model wrote instead of a body, None when nothing.
         ref: the run's id, for `Runtime.result` and `Runtime.follow`.
@@ -40,6 +42,7 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
             ``context``) are runs of their own, and counted there; the run's limits cover them too.
         value: the output of a completed run, made of its last reply; None where there is none.
         has_value: whether there is one, as an output may be None itself.
+        waiting: the calls that wait, in call order; empty unless ``waiting_for_approval``.
     """
 
     outcome: Outcome
@@ -53,6 +56,7 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     tool_calls: int
     value: T_co | None = None
     has_value: bool = False
+    waiting: tuple[WaitingCall, ...] = ()
 
     def require_text(self) -> str:
         """The text of a completed run.
@@ -78,26 +82,37 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
 
 
 def result_of(turn: Turn, asking: Asking[Any] | None = None) -> RunResult[Any]:
-    """The result of a run that was closed with an outcome.
+    """The result of a run that was closed with an outcome, or that waits for a host.
 
     Args:
         asking: what the run asked, which makes its value; None makes none.
 
     Raises:
-        OutcomeError: it ended with an error or a cancel, or has not ended.
+        OutcomeError: it ended with an error or a cancel, or has not ended and does not wait, or has more to do.
         LostError: its texts were redacted.
         OutputRefused: the type takes no longer what it took.
     """
     closed, last = turn.closed, turn.last
+    if is_suspended(turn):
+        return _result(turn, outcome="waiting_for_approval", reason=waiting_reason(turn), waiting=waiting_of(turn))
     if closed is None or closed.outcome == "failed" or closed.outcome == "cancelled":  # noqa: PLR1714  # mypy narrows ==
         raise OutcomeError(closed.outcome if closed else "running", closed.reason if closed else None, turn.run_id)
     if turn.redacted is not None:
         raise LostError("text of run", turn.run_id)
     read = None if asking is None or closed.outcome != "completed" else asking.read
     has_value = read is not None and last is not None
-    return RunResult(
+    return _result(
+        turn,
         outcome=closed.outcome,
         reason=closed.reason,
+        value=read(last.reply) if read is not None and last is not None else None,
+        has_value=has_value,
+    )
+
+
+def _result(turn: Turn, **fields: Any) -> RunResult[Any]:
+    last = turn.last
+    return RunResult(
         text=last.reply.text if last else "",
         refusal=last.reply.refusal if last else None,
         ref=turn.run_id,
@@ -105,6 +120,5 @@ def result_of(turn: Turn, asking: Asking[Any] | None = None) -> RunResult[Any]:
         usage=turn.usage,
         model_calls=turn.model_calls,
         tool_calls=turn.tool_calls,
-        value=read(last.reply) if read is not None and last is not None else None,
-        has_value=has_value,
+        **fields,
     )

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from .agent import Agent
 from .basis import check_input, check_same
 from .contexts import Begun, Contexts
+from .decisions import CallRef, Decision, stored
 from .delegation import DELEGATE, Delegate
 from .effects import ChildWaits, Eager, Ledger, Patience, ResendPolicy, Scope, Sends, ToolPool, settle
 from .errors import (
@@ -26,12 +27,13 @@ from .errors import (
     InputError,
     LostError,
     NotOwnerError,
+    OutcomeError,
     RunCancelled,
     RunPaused,
     ToolFailed,
     UnsettledError,
 )
-from .exchange import Book, Fact, ReceiptMint, Turn
+from .exchange import Book, Fact, ReceiptMint, Turn, is_suspended
 from .life import Life
 from .limits import CLOSE_SECONDS, TOOL_THREADS, WAIT_SECONDS
 from .loop import cancelled_end, drive
@@ -212,8 +214,10 @@ class Runs:
         ref: str,
         options: RunOptions,
         messages: tuple[SystemMessage | UserMessage, ...] | None,
+        decisions: Mapping[CallRef, Decision],
     ) -> LiveRun:
-        """Launch a run that is stored, unless it goes on here or ended here."""
+        """Launch a run that is stored, unless it goes on here or ended here; store what is decided about it first."""
+        step = self._deciding(decisions, agent.limits.feedback_bytes)
         async with self._gate(ref):
             if messages is not None:
                 check_input(messages, await self._store.turn(ref))
@@ -221,6 +225,8 @@ class Runs:
             known = self.live.get(ref)
             if known is not None and known.agent is not agent:
                 check_same(agent, asking, await self._store.turn(ref))
+            if decisions and known is not None and (known.goes_on or known.closed) and await self._adds(ref, step):
+                raise self._here(ref)
             live = self._join(ref, kept=True, wait=wait)
             if live is None:
                 turn = await self._own(ref)
@@ -229,7 +235,12 @@ class Runs:
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
                     begun = await self._again(agent, asking, turn, None)
-                    live = self._launch(agent, asking, ref, options, anonymous=False, kept=True, wait=wait, begun=begun)
+                    if decisions:
+                        await self._store.commit(lambda book: step(book, turn), run_id=ref)
+                    anonymous = turn.opened.conversation is None and turn.opened.input_digest is None
+                    live = self._launch(
+                        agent, asking, ref, options, anonymous=anonymous, kept=True, wait=wait, begun=begun
+                    )
                 except BaseException:
                     if self.sends.of(ref) is None:
                         await self._let_go(ref)
@@ -267,7 +278,7 @@ class Runs:
         if above is not None:
             above.children.add(live)
         try:
-            return await live.wait()
+            result = await live.wait()
         except asyncio.CancelledError:
             await settle(live.cancel())
             raise
@@ -276,6 +287,9 @@ class Runs:
         finally:
             if above is not None:
                 above.children.discard(live)
+        if result.outcome == "waiting_for_approval":
+            raise ChildWaits(OutcomeError(result.outcome, result.reason, result.ref))
+        return result
 
     async def _begun_child(self, begin: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
         """Begin a child, or take it up: the lease that a dead process had on it may outlive that on its parent."""
@@ -301,20 +315,26 @@ class Runs:
         parent = Parent(ledger, effect_id, depth, max_depth, live)
         return await self.spawn(agent, input, parent, run_id=effect_id, deps=deps)
 
+    async def decide(self, ref: str, decisions: Mapping[CallRef, Decision], *, max_bytes: int) -> None:
+        """Store what is decided about calls of a run that goes on nowhere, all of it or nothing."""
+        step = self._deciding(decisions, max_bytes)
+        if await self._adds(ref, step):
+            await self.settle_left(ref, step)
+
     async def settle_left(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> None:
         """Take a run that goes on nowhere, make a step, and give it up again."""
         async with self._gate(ref):
             live = self.live.get(ref)
             if live is not None and live.goes_on:
-                rule = "expected a run that goes on nowhere, got one of this runtime"
-                raise NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
+                raise self._here(ref)
             turn = await self._take_over(ref)
             if turn.closed is not None:
                 outcome = turn.closed.outcome
                 raise ConflictError(f"run {ref!r}", f"expected a run that has not ended, got one that {outcome}")
             try:
                 await self._store.commit(lambda book: step(book, turn), run_id=ref)
-                self.live.pop(ref, None)  # what it left off with is out of date
+                if live is not None and not live.suspended:
+                    del self.live[ref]  # what it left off with is out of date
             finally:
                 await self._let_go(ref)
 
@@ -378,11 +398,28 @@ class Runs:
                         lambda book: book.end_run(turn, *end, author=author, at_ms=self._now_ms()), run_id=ref
                     )
                     self.live.pop(ref, None)  # what it left off with is out of date
+                    if live is not None and live.anonymous and not self._store.durable:
+                        await self._retire(live)
             finally:
                 await self._let_go(ref)
             return True
 
     # -- one run
+
+    def _deciding(
+        self, decisions: Mapping[CallRef, Decision], max_bytes: int
+    ) -> Callable[[Book, Turn], Sequence[Fact]]:
+        now = self._now_ms()
+        return lambda book, turn: stored(book, turn, decisions, at_ms=now, max_bytes=max_bytes)
+
+    async def _adds(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> bool:
+        """Whether a step would add anything to a run as it is now, whoever owns it."""
+        turn = await self._store.turn(ref)
+        return bool(step(self._store.book, turn))
+
+    def _here(self, ref: str) -> NotOwnerError:
+        rule = "expected a run that goes on nowhere, got one of this runtime"
+        return NotOwnerError(f"run {ref!r}", rule, owner=self._owner)
 
     def _join(self, ref: str, *, kept: bool, wait: float | None) -> LiveRun | None:
         """The run, when it goes on here or ended here; one that left off without its end is taken up anew."""
@@ -540,9 +577,10 @@ class Runs:
             return result
         finally:
             live.closed, live.driving = scope.turn.closed is not None, False
+            live.suspended = is_suspended(scope.turn)
             if self._store.durable and self.sends.of(live.ref) is None:
                 await settle(self._let_go(live.ref), last=True)
-            if self._store.durable or live.anonymous:
+            if self._store.durable or (live.anonymous and not live.suspended):
                 await self._retire(live)
 
     async def _send_ended(self, ref: str) -> None:

@@ -187,7 +187,9 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
     # -- runs
 
     async def run(self, agent: Agent[T], input: RunInput, **options: Unpack[RunOptions]) -> RunResult[T]:
-        """Run to the end; cancelling the caller cancels the run, as leaving a `Run` does. Options: `RunOptions`.
+        """Run to the end, or until calls of it wait for a host (`RunResult.waiting`). Options: `RunOptions`.
+
+        Cancelling the caller cancels the run, as leaving a `Run` does.
 
         With ``checkpoint=True`` a model call under way is not cancelled: it goes on by itself and
         its reply is stored. The caller's `CancelledError` has a `ModelPending` as its cause then.
@@ -197,7 +199,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
         Raises:
             ModelPending: the local ``wait`` for a model call is over; it goes on.
             InputError: bad input. StreamRefused, ProviderError: the model call failed.
-            ToolCrashed: a tool raised what it did not declare.
+            ToolCrashed: a tool raised what it did not declare. ApprovalFailed: the predicate of one did.
             ConflictError: the conversation is in use, or the run id is taken.
             LimitExceeded: the store is full (`BookLimits`). PersistenceError: the store stopped.
             With an agent that has a ``context``, before anything of the run is stored. LimitExceeded: what
@@ -268,7 +270,8 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
     async def result(self, ref: str, agent: Agent[Any] | None = None) -> RunResult[Any]:
         """Wait for a run's end; cancelling the caller leaves the run alone.
 
-        A run that ended in another process, or before this one began, gives what is stored of it.
+        A run that ended in another process, or before this one began, gives what is stored of it. So does
+        one that waits for a host: the calls that wait.
 
         Args:
             agent: the run's, of the same name and output. With it the value of a stored run is made again
@@ -276,10 +279,11 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
                 else `RunResult.value` is None.
 
         Raises:
-            LostError: no such run is kept. OutcomeError: it is not in this process, and has not
-            ended, or ended with an error. RunPaused, UnsettledError, NotOwnerError: it left off
-            here without its end. RestoreError: the agent has another name, or an output that the run was
-            not asked for. OutputRefused: its type takes no longer what it took. Otherwise as `run`.
+            LostError: no such run is kept. OutcomeError: it is not in this process, has not ended and does
+            not wait for a host any more; or it ended with an error. RunPaused, UnsettledError,
+            NotOwnerError: it left off here without its end. RestoreError: the agent has another name, or an
+            output that the run was not asked for. OutputRefused: its type takes no longer what it took.
+            Otherwise as `run`.
         """
         check_ref(ref)
         if agent is not None:
@@ -288,7 +292,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
         if live is not None:
             if live.goes_on or live.closed or self._life.state != "open" or self._store.fault is not None:
                 return await self._read(live, agent)
-            if (await self._store.turn(ref)).closed is None:  # nobody has ended it since
+            if not live.suspended and (await self._store.turn(ref)).closed is None:  # nobody has ended it since
                 return await self._read(live, agent)
         turn = await self._store.turn(ref)
         return result_of(turn, None if agent is None else read_by(agent, turn))
@@ -325,7 +329,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
     async def cancel(self, ref: str, *, author: str | None = None) -> None:
         """Cancel a run and wait until its end is recorded. Harmless after the end.
 
-        A run that goes on nowhere, as its process died or it waits to be settled, is taken over and
+        A run that goes on nowhere, as its process died or it waits for a host, is taken over and
         ended, and its conversation can go on. Its open calls are skipped. Of an effect of which
         nobody knows what became of it the ``author`` decides that it is not waited for: a send ends
         as abandoned, and may have been processed; a call's outcome stays unknown, in words that say so.

@@ -1,16 +1,17 @@
-"""Runs that a process left unfinished, as a host sees them: found, read, resumed, settled.
+"""Runs that a process left unfinished, as a host sees them: found, read, decided about, settled, resumed.
 
-Finding and reading ask the store only. Settling decides what became of an effect that nobody knows
-of; resuming takes the run over and goes on.
+Finding and reading ask the store only. Deciding answers calls that wait for a host; settling says what
+became of an effect that nobody knows of; resuming takes the run over and goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, Unpack
 
 from .agent import Agent
 from .basis import read_by, require_agent
+from .decisions import Decision, WaitingCall, read_decisions, waiting_of
 from .errors import InputError
 from .exchange import Book, Fact, SlotState, Turn
 from .life import Life
@@ -44,13 +45,40 @@ class UnfinishedRuns:
 
     async def unsettled(self) -> list[Unsettled]:
         """Sends and calls of runs that go on nowhere, of which nobody knows what became of them."""
-        found: list[Unsettled] = []
-        for row in await self.unfinished():
-            live = self._runs.live.get(row.run_id)
-            here = (live is not None and live.goes_on) or self._runs.host.goes_on(row.run_id)
-            if row.lease is None and not here:
-                found += unsettled_of(await self._store.turn(row.run_id))
-        return found
+        return [item for turn in await self._left() for item in unsettled_of(turn)]
+
+    async def waiting(self) -> list[WaitingCall]:
+        """Calls of runs that go on nowhere, in any process, that wait for a host; those of older runs first.
+
+        Raises:
+            RestoreError: the store holds facts that cannot be. PersistenceError: it failed, or has stopped.
+        """
+        return [item for turn in await self._left() for item in waiting_of(turn)]
+
+    async def decide(self, decisions: Mapping[str, Decision], *, feedback_bytes: int = FEEDBACK_BYTES) -> None:
+        """Store what is decided about calls of one run that wait; all of it or nothing. Nothing runs.
+
+        The run goes on when it is resumed. The same decisions again, by the same authors, are confirmed, also
+        when the run went on meanwhile or has ended.
+
+        Args:
+            decisions: `Approve`, `Deny` or `Answer`, by the ``ref`` of the `WaitingCall`. What is not named
+                goes on waiting.
+            feedback_bytes: what a result or a denial may take with its call id, as JSON; see `settle_call`.
+
+        Raises:
+            LostError: no such run or call.
+            InputError: these are no decisions, or of several runs.
+            ConflictError: another decision was made; the call does not wait, as its run was cancelled; an
+                external call is approved, which nothing here runs; or the ``ref`` has another call's digest.
+            LimitExceeded: a result or a denial is larger than ``feedback_bytes``; it is never cut.
+            NotOwnerError: the run goes on elsewhere, or here.
+        """
+        self._life.require_open()
+        check_count("feedback_bytes", feedback_bytes, 256)
+        read = read_decisions(decisions)
+        ref = next(iter(read)).run_id
+        await self._runs.whole(self._runs.decide(ref, read, max_bytes=feedback_bytes))
 
     async def read(self, ref: str, attempt_id: str | None = None) -> SendStatus:
         """What became of a model call; asks the store only, and never sends.
@@ -67,7 +95,13 @@ class UnfinishedRuns:
         return status_of(ref, attempt_id, facts, goes_on=owned)
 
     async def resume(
-        self, ref: str, agent: Agent[T], *, input: RunInput | None = None, **options: Unpack[RunOptions]
+        self,
+        ref: str,
+        agent: Agent[T],
+        *,
+        input: RunInput | None = None,
+        decisions: Mapping[str, Decision] | None = None,
+        **options: Unpack[RunOptions],
     ) -> RunResult[T]:
         """Take a run over that goes on nowhere, and run it to its end.
 
@@ -78,6 +112,8 @@ class UnfinishedRuns:
 
         Args:
             input: what the run was started with, to be checked; None leaves that out.
+            decisions: about calls of it that wait, stored before it goes on, as by `decide`; what a result may
+                take is the agent's limit. While others wait, the run is left waiting for them again.
 
         Raises:
             LostError: no such run. NotOwnerError: it goes on elsewhere.
@@ -87,7 +123,7 @@ class UnfinishedRuns:
                 input. ``catalogue_changed``: other tools. ``bad_record``: the store holds facts that
                 cannot be.
             UnsettledError: an effect must be settled first; nothing was done but what lookups found,
-            and ``__cause__`` is the error of one that failed. Otherwise as `run`.
+            and ``__cause__`` is the error of one that failed. Of ``decisions`` as `decide`. Otherwise as `run`.
         """
         self._life.require_open()
         check_ref(ref)
@@ -96,9 +132,10 @@ class UnfinishedRuns:
         for name in ("conversation", "run_id", "checkpoint"):
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
+        read = read_decisions({} if decisions is None else decisions, ref)
         asking = agent.prepare(self._provider.dialect)
         messages = None if input is None else admitted(asking, input)
-        live = await self._runs.attend(lambda: self._runs.take_up(agent, asking, ref, options, messages))
+        live = await self._runs.attend(lambda: self._runs.take_up(agent, asking, ref, options, messages, read))
         result = await live.wait_bound()
         if agent is live.agent:
             return result
@@ -125,7 +162,7 @@ class UnfinishedRuns:
                 not stored: say its own where its agent's `LoopLimits` has another than the default.
 
         Raises:
-            LostError: no such run or call. ConflictError: its outcome is known.
+            LostError: no such run or call. ConflictError: its outcome is known, or it waits to be decided about.
             LimitExceeded: the result is larger than ``feedback_bytes``; it is never cut.
             NotOwnerError: the run goes on elsewhere, or here.
         """
@@ -172,3 +209,13 @@ class UnfinishedRuns:
             return book.settle_send(turn, attempt_id, author=author, at_ms=self._now_ms())
 
         await self._runs.whole(self._runs.settle_left(ref, step))
+
+    async def _left(self) -> list[Turn]:
+        """The runs without an end that go on nowhere, oldest first."""
+        found = []
+        for row in await self.unfinished():
+            live = self._runs.live.get(row.run_id)
+            here = (live is not None and live.goes_on) or self._runs.host.goes_on(row.run_id)
+            if row.lease is None and not here:
+                found.append(await self._store.turn(row.run_id))
+        return found

@@ -23,10 +23,10 @@ from .sinks import Emitter, Feed, Follower, Sink, require_sink
 __all__ = [
     "LiveRun",
     "Parent",
+    "Reachable",
     "Run",
     "RunInput",
     "RunOptions",
-    "Steerable",
     "admitted",
     "admitted_user",
     "check_options",
@@ -103,6 +103,7 @@ class LiveRun:
         patience: how long it waits for one send that lives apart; None where none does.
         pause: set when it shall stop at the next step and stay unfinished.
         resting: whether it waits between two effects.
+        suspended: whether its driver has left it as calls of it wait for a host.
         sends: where its sends go on without its caller; None where they end with it.
     """
 
@@ -125,6 +126,7 @@ class LiveRun:
         "resting",
         "sends",
         "stop",
+        "suspended",
         "task",
     )
 
@@ -135,7 +137,7 @@ class LiveRun:
         self.children: set[LiveRun] = set()
         self._pool = pool
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
-        self.closed = self.kept = self.pause = self.left = self.resting = False
+        self.closed = self.kept = self.pause = self.left = self.resting = self.suspended = False
         self.driving = True
         self.sends: Sends | None = None
         self.patience: Patience | None = None
@@ -236,8 +238,11 @@ class LiveRun:
             self.task.cancel()
 
 
-class Steerable(Protocol):
+class Reachable(Protocol):
     """Who takes what a user says to a run by its id: a `Runtime`."""
+
+    async def cancel(self, ref: str) -> None:
+        """End a run, also one that goes on nowhere."""
 
     async def steer(self, ref: str, input: RunInput, *, author: str | None = None) -> None:
         """Say something to a run."""
@@ -251,12 +256,16 @@ class Run(Generic[T_co]):
 
     Iterate it for the run's typed events, then await `result`. Leaving the block before the run
     has ended cancels it and waits until that is recorded, unless it was submitted as well, or
-    somebody else has started it with the same ``run_id`` and not left. One task at a time may iterate.
+    somebody else has started it with the same ``run_id`` and not left. A run that waits for a host goes on
+    nowhere, and is left so. One task at a time may iterate.
+
+    Args:
+        launch: begins the run. host: what reaches it by its id.
     """
 
     __slots__ = ("_events", "_host", "_launch", "_live", "_released")
 
-    def __init__(self, launch: Callable[[], Any], host: Steerable) -> None:
+    def __init__(self, launch: Callable[[], Any], host: Reachable) -> None:
         self._launch: Callable[[], Any] | None = launch
         self._host = host
         self._released = False
@@ -301,7 +310,10 @@ class Run(Generic[T_co]):
 
     async def cancel(self) -> None:
         """Cancel the run and wait until its end is recorded. Harmless after the end."""
-        await self._release().cancel()
+        live = self._release()
+        await live.cancel()
+        if live.suspended:
+            await self._host.cancel(live.ref)
 
     async def steer(self, input: RunInput, *, author: str | None = None) -> None:
         """Say something to the run while it goes on: `Runtime.steer`. Any task may call it, a tool of the run too."""

@@ -558,3 +558,40 @@ async def test_a_child_that_goes_on_elsewhere_is_waited_for_and_then_left_alone(
         medium.bury()
         await asyncio.wait({start})
         start.exception()
+
+
+async def test_a_call_of_an_agent_that_waits_for_a_person_goes_on_once_that_has_decided(ground: Ground) -> None:
+    """(R337, R343)"""
+
+    @al.tool(approval="required")
+    async def buy(ctx: al.ToolContext[list[str]]) -> str:
+        """Buy."""
+        ctx.deps.append("buy")
+        return "bought"
+
+    reader = al.Agent(name="reader", instructions="Read.", tools=[buy])
+    agent = writer(al.delegate(reader, name="research", description="Find a fact.", tools=["buy"]))
+
+    def say(request: al.ModelRequest) -> Any:
+        if is_child(request) and not request.exchanges:
+            return reply(calls=[call("buy")])
+        return answer(request)
+
+    ran: list[str] = []
+    async with ground.runtime(ScriptedProvider([say] * 2)) as runtime:
+        with pytest.raises(al.UnsettledError) as caught:
+            await runtime.run(agent, "go", run_id="r", deps=ran)
+        cause = caught.value.__cause__
+        assert type(cause) is al.OutcomeError
+        assert (cause.ref, cause.outcome, cause.reason) == ("r/0.0", "waiting_for_approval", "approval")
+    async with ground.runtime(ScriptedProvider([say] * 2)) as runtime:
+        (item,) = await runtime.waiting()
+        assert (item.run, item.agent, item.tool) == ("r/0.0", "reader", "buy")
+        with pytest.raises(al.UnsettledError):
+            await runtime.resume("r", agent, deps=ran)
+        assert await runtime.waiting() == [item]
+        await runtime.decide({item.ref: al.Approve(author="Ann")})
+        assert ran == []
+        result = await runtime.resume("r", agent, deps=ran)
+        assert (result.text, ran) == ("It is 42.", ["buy"])
+        assert await runtime.unfinished() == []

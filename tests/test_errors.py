@@ -16,6 +16,7 @@ from agentloop import error_info, errors
 from agentloop.errors import (
     AdmissionError,
     AgentLoopError,
+    ApprovalFailed,
     BudgetError,
     CallTimeout,
     ConflictError,
@@ -162,6 +163,15 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         True,
     ),
     (ToolFailed("no such note"), "no such note", "tool_failed", False),
+    (
+        ApprovalFailed("pay", "c1", "e1", "a value of type str"),
+        (
+            "approval of tool 'pay' in call 'c1': expected a predicate that returns True or False, "
+            "got a value of type str; the call did not run"
+        ),
+        "approval_failed",
+        False,
+    ),
     (
         ToolCrashed("read", "c1", "e1", "KeyError"),
         (

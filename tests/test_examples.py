@@ -66,6 +66,14 @@ SHOWS = {
         "  north/research 1: success\n  not admitted: model_calls, allowed 2, 3 wanted",
         "  request/report 1: success",
     ],
+    "09_approval.py": [
+        "waiting_for_approval: 3 calls wait for approval+external",
+        'order-17 approval: pay {"to":"Ann","amount":900}',
+        'order-17 external: sign {"document":"order 17"}',
+        "too late: expected the decision that was made (approved by 'Dora')",
+        "completed: paid Ann 900; paid Bob 12; This call was denied, and did not run. Reason: it was paid twice; ",
+        "order-17/0.1 Bob 12\norder-17/0.0 Ann 900\n",
+    ],
     "10_delegate.py": [
         "order-1        tool.started ask_clerk",
         "the clerk reads: 7 | There is no tool named 'set_price', and nothing ran. Expected one of find_price.",

@@ -17,6 +17,7 @@ from ..exchange import Entry
 from ..messages import ToolFeedback
 from ..tools import ArgumentsRefused, Tool
 from ..wire.call_text import malformed_feedback
+from .approval import Hold, why_waits
 from .scope import Claim, Scope
 
 __all__ = [
@@ -66,7 +67,7 @@ def claim_next(
         claim = admitted(scope, exchange, position, entry)
     except Exception:  # noqa: BLE001  # it is admitted again when its turn comes, and that is where it is told
         return None
-    if isinstance(claim, Refusal) or hindrance(scope, claim.tool) is not None:
+    if not isinstance(claim, Claim) or hindrance(scope, claim.tool) is not None:
         return None
     try:
         reserve(scope, claim.tool)
@@ -75,9 +76,14 @@ def claim_next(
     return claim
 
 
-def admitted(scope: Scope, exchange: int, position: int, entry: Entry) -> Claim | Refusal:
-    """The execution that a call asks for, or why there is none (R55-R57). Nothing is reserved yet."""
-    call = entry.slots[position].call
+def admitted(scope: Scope, exchange: int, position: int, entry: Entry) -> Claim | Refusal | Hold:
+    """The execution that a call asks for, or why there is none (R55-R57). Nothing is reserved yet.
+
+    Raises:
+        ApprovalFailed: whether the call waits for a host could not be asked.
+    """
+    slot = entry.slots[position]
+    call = slot.call
     tool = scope.tools.get(call.name)
     if tool is None:
         malformed = malformed_feedback(entry.reply, position)
@@ -88,7 +94,9 @@ def admitted(scope: Scope, exchange: int, position: int, entry: Entry) -> Claim 
         arguments, converted = tool.admitted(call.arguments.text)
     except ArgumentsRefused as refused:
         return Refusal(refused.code, f"Nothing ran. {refused.feedback}")
-    return Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments, converted)
+    effect_id = effect_id_of(scope, exchange, position)
+    kind = why_waits(scope, slot, tool, arguments, effect_id=effect_id)
+    return Hold(kind) if kind is not None else Claim(exchange, position, effect_id, tool, arguments, converted)
 
 
 def hindrance(scope: Scope, tool: Tool) -> Refusal | None:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from ..errors import RunPaused, UnsettledError
 from ..sinks import put_off
+from .approval import Hold, hold_call
 from .claims import Refusal, admitted, beside, hindrance, release, reserve
 from .execution import give_back, refuse, run_claimed, store_claim
 from .scope import Claim, Scope, deliver_cancel, settle
@@ -27,10 +28,13 @@ __all__ = ["answer_calls"]
 async def answer_calls(scope: Scope, exchange: int, positions: Sequence[int]) -> None:
     """Answer open calls of a reply, ``max_parallel_tools`` of them at once; the claimed one may be among them.
 
+    One that waits for a host only gets there (see `approval`); the others are answered.
+
     Where the run is paused, or its time is over, no other call begins, and those stay open.
 
     Raises:
         BudgetError: the ledger has not enough tool calls for all of them; none has begun, and none is reserved.
+        ApprovalFailed: whether one of them waits could not be asked; likewise.
         ToolCrashed, PersistenceError, NotOwnerError: the first error that ends the run; notes tell of others.
         RunPaused, UnsettledError: a call leaves the run without its end; the others have ended what they were at.
         asyncio.CancelledError: the run was cancelled. Slots are as `answer_call` leaves them.
@@ -42,10 +46,10 @@ async def answer_calls(scope: Scope, exchange: int, positions: Sequence[int]) ->
         crew.put_back()
 
 
-def _reserved(scope: Scope, exchange: int, positions: Sequence[int]) -> deque[tuple[int, Claim | Refusal]]:
+def _reserved(scope: Scope, exchange: int, positions: Sequence[int]) -> deque[tuple[int, Claim | Refusal | Hold]]:
     """What each call comes to, with every execution debited; nothing is awaited in between."""
     entry = scope.turn.entries[exchange]
-    found: deque[tuple[int, Claim | Refusal]] = deque()
+    found: deque[tuple[int, Claim | Refusal | Hold]] = deque()
     try:
         for position in positions:
             if scope.claim is not None and scope.claim.position == position:
@@ -65,7 +69,7 @@ def _reserved(scope: Scope, exchange: int, positions: Sequence[int]) -> deque[tu
     return found
 
 
-def _put_back(scope: Scope, calls: deque[tuple[int, Claim | Refusal]]) -> None:
+def _put_back(scope: Scope, calls: deque[tuple[int, Claim | Refusal | Hold]]) -> None:
     for _, claim in calls:
         if isinstance(claim, Claim) and claim is not scope.claim:  # that one is given back as a fact
             release(scope, claim.tool)
@@ -75,7 +79,7 @@ def _put_back(scope: Scope, calls: deque[tuple[int, Claim | Refusal]]) -> None:
 class _Crew:
     """The workers of one reply."""
 
-    def __init__(self, scope: Scope, exchange: int, calls: deque[tuple[int, Claim | Refusal]]) -> None:
+    def __init__(self, scope: Scope, exchange: int, calls: deque[tuple[int, Claim | Refusal | Hold]]) -> None:
         self._scope, self._exchange, self._calls = scope, exchange, calls
         self._errors: list[Exception] = []
         self._left: RunPaused | UnsettledError | None = None  # the run is left without its end
@@ -138,10 +142,12 @@ class _Crew:
         scope = self._scope
         return not (self._errors or self._left or scope.paused() or scope.out_of_time)
 
-    async def _answer(self, position: int, call: Claim | Refusal) -> None:
+    async def _answer(self, position: int, call: Claim | Refusal | Hold) -> None:
         scope = self._scope
         if isinstance(call, Refusal):
             await refuse(scope, self._exchange, position, call)
+        elif isinstance(call, Hold):
+            await hold_call(scope, self._exchange, position, call)
         elif call is scope.claim or await self._claim(call):
             await run_claimed(scope, call)
 

@@ -21,6 +21,7 @@ from ..limits import LoopLimits
 from ..messages import ToolFeedback, ToolResult
 from ..persistence import Step
 from ..tools import Tool, ToolContext, cut_result
+from .approval import Hold, hold_call
 from .child import ChildWaits
 from .claims import Choose, Refusal, admitted, claim_next, hindrance, release, reserve
 from .kept import LONGEST_NOTE, answer_of
@@ -56,7 +57,7 @@ def has_room(limits: LoopLimits, call_id: str) -> bool:
 
 
 async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose | None = None) -> None:
-    """Answer one open call, or the one that is claimed.
+    """Answer one open call, or the one that is claimed; or let it wait for a host (see `approval`).
 
     Bad arguments, an unknown name, or a tool that has not ended though its call is over give error
     feedback and start nothing (R55-R57).
@@ -68,6 +69,7 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
     Raises:
         BudgetError: no tool call is left in the ledger; the slot stays open.
         UnsettledError: an execution that was begun before may still go on.
+        ApprovalFailed: whether the call waits could not be asked; the slot stays open.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
         RunPaused, UnsettledError: the child run that its tool waits for has not ended and cannot go on
             now. Its slot stays ``started``: whoever resumes the run goes on with that child.
@@ -82,10 +84,13 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
 
 
 async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | None) -> Claim | None:
-    """Claim a call's execution by itself; or refuse the call and return None."""
+    """Claim a call's execution by itself; or refuse the call, or let it wait, and return None."""
     entry = scope.turn.entries[exchange]
     slot = entry.slots[position]
     claim = admitted(scope, exchange, position, entry)
+    if isinstance(claim, Hold):
+        await hold_call(scope, exchange, position, claim)
+        return None
     refusal = claim if isinstance(claim, Refusal) else hindrance(scope, claim.tool)
     if isinstance(claim, Refusal) or refusal is not None:
         assert refusal is not None, "one that is refused has a reason"
@@ -153,7 +158,7 @@ async def give_back(scope: Scope, claim: Claim | None = None) -> None:
 
 
 async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, code: str, text: str) -> None:
-    """Answer calls without running them: an open one is ``skipped``, one whose outcome is unknown stays so."""
+    """Answer calls without running them: one that is open or waits is ``skipped``, one that is unknown stays so."""
     for position in positions:
         if scope.turn.entries[exchange].slots[position].state == "unknown":
             words = f"Error: {text}; whether the effect of this call happened is unknown."

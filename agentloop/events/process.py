@@ -189,9 +189,10 @@ class RunEnded(Event, frozen=True):
 
     Attributes:
         outcome: a run outcome, or ``failed`` / ``cancelled`` when the run raised; ``unsettled``
-            when it waits for a host to say what became of an effect, and ``paused`` when the
-            runtime closed (it has not ended then).
-        reason: the finish word, the limit's name, or the error's code.
+            when it waits for a host to say what became of an effect, ``waiting_for_approval`` when
+            calls of it wait for a host, and ``paused`` when the runtime closed (it has not ended then).
+        reason: the finish word, the limit's name, the error's code, or what calls wait for:
+            ``approval``, ``external``, or ``approval+external``.
     """
 
     type: ClassVar[str] = "run.ended"

@@ -41,6 +41,7 @@ from .state import State
 from .steering import BY_REPLY
 from .tombstone import branch, tombstone
 from .turn import Conversation, Entry, Slot, Turn
+from .waiting import WaitKind, call_digest, is_suspended, waiting_calls
 
 __all__ = [
     "BY_REPLY",
@@ -84,13 +85,17 @@ __all__ = [
     "ToolsPoint",
     "Turn",
     "TurnSummary",
+    "WaitKind",
     "branch",
+    "call_digest",
     "canonical_bytes",
     "checkpoint_in",
     "checkpoint_of",
+    "is_suspended",
     "move",
     "origin_digest",
     "restore",
     "summary_message",
     "tombstone",
+    "waiting_calls",
 ]

@@ -31,14 +31,18 @@ from .room import BookLimits
 from .slots import SlotState, move
 from .steering import BY_REPLY, Steering
 from .turn import Turn
+from .waiting import Waiting, waiting_calls
 
 __all__ = ["Book"]
 
 _ANSWERS = frozenset({"done", "failed", "unknown"})
 """States in which an execution that was claimed may answer."""
 
+_UNRUN = frozenset({("open", "failed"), ("open", "skipped"), ("waiting", "skipped")})
+"""Steps of a call that is answered and never ran."""
 
-class Book(Steering):
+
+class Book(Steering, Waiting):
     """The steps, checked against the state.
 
     One task at a time may call it; between a step and its `install` no other step may run on the
@@ -423,14 +427,14 @@ class Book(Steering):
         The same answer again is confirmed and adds nothing (R82).
 
         Raises:
-            ConflictError: the run is closed, or the slot is not open.
+            ConflictError: the run is closed, or the slot is not open; one that waits may be skipped.
         """
         where = f"call {exchange}.{position}"
         slot = self._slot(turn, exchange, position)
         if slot.effect_id is None and (slot.state, slot.code) == (state, code) and slot.feedback == feedback:
             return ()
         self._running(turn)
-        if slot.state != "open" or state not in ("failed", "skipped"):
+        if (slot.state, state) not in _UNRUN:
             raise ConflictError(where, f"expected an open slot to fail or skip, got {slot.state} to {state}")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
@@ -464,9 +468,10 @@ class Book(Steering):
         if known.live is not None:
             digest = known.head.digest if known.head else ""
             live = self._turns[known.live]
-            raise StaleHeadError(
-                conversation, digest, live.digests[-1], f"expected no other run on it, got run {known.live!r}"
-            )
+            rule = f"expected no other run on it, got run {known.live!r}"
+            if waiting_calls(live):
+                rule += ", which waits for a decision: decide and resume it, or cancel it"
+            raise StaleHeadError(conversation, digest, live.digests[-1], rule)
         return known.head
 
     def _check_head(self, turn: Turn) -> None:

@@ -21,6 +21,7 @@ from .facts import Fact, OriginOpened, RequestRef, RunOutcome, RunRedacted
 from .slots import SlotState
 from .state import State
 from .turn import Turn
+from .waiting import waiting_calls
 
 __all__ = [
     "Checkpoint",
@@ -84,6 +85,7 @@ class ToolsPoint(_Point, frozen=True, tag="tools"):
         cursor: position of the first call without feedback; None when every call has some.
         effects: the calls that were claimed; the first one mostly together with the reply.
         feedback: positions of the calls that have feedback.
+        waiting: positions of those that wait for a decision of a host.
     """
 
     exchange: int
@@ -91,6 +93,7 @@ class ToolsPoint(_Point, frozen=True, tag="tools"):
     cursor: int | None
     effects: tuple[ToolClaim, ...]
     feedback: tuple[int, ...]
+    waiting: tuple[int, ...] = ()
 
 
 class CompletedPoint(_Point, frozen=True, tag="completed"):
@@ -146,6 +149,7 @@ def checkpoint_of(turn: Turn) -> Checkpoint:
             if slot.effect_id is not None
         ),
         feedback=answered,
+        waiting=waiting_calls(turn),
     )
 
 

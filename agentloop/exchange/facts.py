@@ -204,9 +204,9 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
         effect_id: identity of the execution, stable over repeated runs; None where nothing ran.
         attempt: number of the execution, from 1; 0 where nothing ran.
         feedback: what the model reads; closes the slot.
-        code: why, when not ``done``.
-        author: who settled an unknown outcome: a host's word, or ``recovery:<tool>`` for a lookup;
-            None where it is reported.
+        code: why, when not ``done``; of a call that waits what for, and of a decision about it which.
+        author: who settled an unknown outcome: a host's word, or ``recovery:<tool>`` for a lookup; or the
+            host that decided about a call that waited. None where it is reported.
         converted: of a claim, which arguments are given to the tool in another JSON type than the model
             wrote (`ToolPolicy.coerce`), as ``$.count: string to integer``; up to 16 lines of up to 200
             characters. The call itself keeps the text as it was written.

@@ -79,7 +79,9 @@ class Recovery(State):
         where = f"call {exchange}.{position}"
         slot = self._slot(turn, exchange, position)
         if slot.state != "unknown" or slot.feedback is not None or state not in ("done", "failed"):
-            raise ConflictError(where, f"expected an unknown slot to be done or failed, got {slot.state} to {state}")
+            raise ConflictError(
+                where, f"expected an unknown slot to be done or failed, got {slot.state} to {state}{_hint(slot)}"
+            )
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
         size = len(self.encoded(feedback))
@@ -99,7 +101,7 @@ class Recovery(State):
         slot = self._slot(turn, exchange, position)
         if slot.state != "unknown" or slot.feedback is not None:
             raise ConflictError(
-                f"call {exchange}.{position}", f"expected an unknown slot, got one that is {slot.state}"
+                f"call {exchange}.{position}", f"expected an unknown slot, got one that is {slot.state}{_hint(slot)}"
             )
         if slot.rerun:
             return ()
@@ -244,3 +246,7 @@ class Recovery(State):
             raise HistoryError(
                 "orphan_tool_result", f"call {exchange}", "expected the feedback of the call at this position"
             )
+
+
+def _hint(slot: Slot) -> str:
+    return "; a call that waits is decided about, not settled" if slot.state == "waiting" else ""

@@ -35,6 +35,7 @@ from .state import State
 from .steering import BY_REPLY
 from .tombstone import branch
 from .turn import Slot, Turn
+from .waiting import OUTCOMES
 
 __all__ = ["restore"]
 
@@ -184,8 +185,11 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
     move(slot.state, fact.state, where=f"call {fact.exchange}.{fact.position}")
     if fact.converted and fact.state != "started":
         return "expected what was converted of a call with its claim only"
-    if fact.author is not None and slot.state != "unknown":
-        return "expected a host's word on an unknown outcome only"
+    if fact.author is not None and slot.state not in ("unknown", "waiting"):
+        return "expected a host's word on an unknown outcome only, or on a call that waits"
+    waits = _wait_fault(slot, fact)
+    if waits:
+        return waits
     if slot.feedback is not None:
         return "expected a call without feedback"
     if fact.feedback is None:
@@ -193,6 +197,8 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
             return f"expected feedback for a call that is {fact.state}"
         if fact.state == slot.state:
             return f"expected feedback for a call that stays {fact.state}"
+    elif fact.state in ("open", "started", "waiting"):
+        return f"expected no feedback for a call that is {fact.state}"
     elif require_tool_feedback(fact.feedback).tool_call_id != slot.call.id:
         return "expected the feedback of this call"
     if fact.state == "open" and slot.state == "started" and slot.attempt != 1:
@@ -216,3 +222,16 @@ def _output_fault(turn: Turn, fact: OutputKept) -> str:
     if slot.kept is not None:
         return "expected one output of a call"
     return "" if fact.size == len(fact.text.encode()) else "expected the size of the text"
+
+
+def _wait_fault(slot: Slot, fact: SlotMoved) -> str:
+    """The rule on waiting, and on what a host decides about it, that a step breaks; "" when it breaks none."""
+    if fact.state == "waiting":
+        if slot.decided is not None:
+            return "expected a call that nobody has decided about"
+        return "" if fact.code in OUTCOMES else "expected the reason for which a call waits"
+    if slot.state != "waiting":
+        return ""
+    if fact.author is None:
+        return "" if fact.state == "skipped" else "expected the host that decided about a call that waits"
+    return "" if fact.state in OUTCOMES[slot.code or ""] else f"expected no such decision on one for {slot.code}"

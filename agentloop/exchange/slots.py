@@ -6,12 +6,14 @@ unique inside a reply only. A slot that holds feedback is *closed*: the next req
     open     -> started            the claim is stored; the tool is the next thing to run
              -> failed             refused before it ran: bad arguments, unknown name
              -> skipped            not run: limit, end of the run, reply that must not run
-             -> waiting            for a decision of the host
+             -> waiting            for a decision of a host: an approval, or a result from elsewhere
     started  -> open               the claim is given back: the tool has not begun, and nothing ran
              -> done               the tool answered
              -> failed             the tool failed in a way it declared
              -> unknown            nobody knows whether the effect happened
-    waiting  -> open | skipped
+    waiting  -> open               approved: it runs as any call does
+             -> skipped            denied; or not run: limit, end of the run
+             -> done | failed      the host gave its result
     unknown  -> done | failed      settled by a lookup or by the host
              -> started            declared idempotent, or allowed once by a lookup or by the host;
                                    after a timeout in one batch with the step to unknown
@@ -19,6 +21,7 @@ unique inside a reply only. A slot that holds feedback is *closed*: the next req
 
 ``unknown`` may hold feedback that says so (a timeout, a cancel: the run or the conversation goes
 on) or none (a crash of the process: the run waits for settling, or is ended as it is).
+``waiting`` holds none; why a call waits is the slot's code (see `waiting`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ SlotState = Literal["open", "started", "done", "failed", "unknown", "skipped", "
 NEXT: Final[Mapping[SlotState, frozenset[SlotState]]] = {
     "open": frozenset({"started", "failed", "skipped", "waiting"}),
     "started": frozenset({"open", "done", "failed", "unknown"}),
-    "waiting": frozenset({"open", "skipped"}),
+    "waiting": frozenset({"open", "skipped", "done", "failed"}),
     "unknown": frozenset({"done", "failed", "started", "unknown"}),
     "done": frozenset(),
     "failed": frozenset(),

@@ -418,6 +418,8 @@ class State:
         entry = turn.entries[fact.exchange]
         slot = entry.slots[fact.position]
         given_back = fact.state == "open" and slot.state == "started"
+        if slot.state == "waiting" and fact.author is not None:
+            slot.decided = fact
         slot.state, slot.code = fact.state, fact.code
         if given_back:  # as if it had not been claimed
             assert slot.effect_id is not None, "who claims says for which execution"
@@ -430,6 +432,8 @@ class State:
             turn.tool_calls += 1
             if fact.effect_id is not None:
                 turn.claims[fact.effect_id] = None
+        elif fact.state == "waiting":
+            slot.waits_since_ms = fact.at_ms
         if fact.feedback is None:
             return
         slot.feedback, slot.encoded, slot.ended_at_ms = fact.feedback, self.encoded(fact.feedback), fact.at_ms

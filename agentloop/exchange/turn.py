@@ -6,7 +6,7 @@ Only `Book.install` changes these objects; everyone else reads them.
 from __future__ import annotations
 
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
-from .facts import ExchangeRef, OriginOpened, RequestRef, RunClosed, RunRedacted, SendEnded, SendStarted
+from .facts import ExchangeRef, OriginOpened, RequestRef, RunClosed, RunRedacted, SendEnded, SendStarted, SlotMoved
 from .history import History, Shown
 from .slots import SlotState
 from .steers import Steers, said
@@ -22,6 +22,8 @@ class Slot:
         rerun: whether a host, or a lookup, allowed one more execution of it.
         kept: bytes of the full text that is kept of its output; None where none is. The text is in the
             medium only.
+        decided: what a host decided about it while it waited; None before that, and where it never did.
+        waits_since_ms: when it began to wait; None where it never did.
         started_at_ms: when its newest execution was claimed. ended_at_ms: when its feedback was
             recorded. None before that, and where a record told none.
     """
@@ -30,6 +32,7 @@ class Slot:
         "attempt",
         "call",
         "code",
+        "decided",
         "effect_id",
         "encoded",
         "ended_at_ms",
@@ -38,6 +41,7 @@ class Slot:
         "rerun",
         "started_at_ms",
         "state",
+        "waits_since_ms",
     )
 
     def __init__(self, call: ToolCall) -> None:
@@ -50,8 +54,10 @@ class Slot:
         self.encoded = b""
         self.rerun = False
         self.kept: int | None = None
+        self.decided: SlotMoved | None = None
         self.started_at_ms: int | None = None
         self.ended_at_ms: int | None = None
+        self.waits_since_ms: int | None = None
 
 
 class Entry:

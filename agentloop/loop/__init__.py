@@ -2,7 +2,7 @@
 
 from .drive import advance, close, drive
 from .states import NEXT, Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Recover, Skip, Wait, cancelled_end, phase_of, step, verdict
+from .step import Action, Answer, Ask, Close, Recover, Skip, Suspend, Wait, cancelled_end, phase_of, step, verdict
 
 __all__ = [
     "Action",
@@ -14,6 +14,7 @@ __all__ = [
     "Recover",
     "Signal",
     "Skip",
+    "Suspend",
     "Wait",
     "advance",
     "cancelled_end",

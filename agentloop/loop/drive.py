@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Final, cast
 
+from ..decisions import WAITING, waiting_reason
 from ..effects import (
     Overtaken,
     PendingSend,
@@ -41,12 +42,14 @@ from ..events import RunEnded, RunStarted
 from ..exchange import BY_REPLY, Book, Entry, Fact, RunOutcome
 from ..messages import ToolFeedback
 from .states import Phase, Signal, follow
-from .step import Action, Answer, Ask, Close, Recover, Skip, Wait, ahead, calls_after, phase_of, step
+from .step import Action, Answer, Ask, Close, Recover, Skip, Suspend, Wait, ahead, calls_after, phase_of, step
 
 __all__ = ["advance", "close", "drive"]
 
 _RESUMABLE = (ModelPending, RunPaused, UnsettledError)
 """What leaves a run without its end."""
+
+_OVER: Final = (Phase.ENDED, Phase.SUSPENDED)
 
 _NO_CLOCK: Final = nullcontext()
 
@@ -86,24 +89,26 @@ async def advance(scope: Scope) -> Phase:
         if pending is not None:
             return follow(phase, await _ask(scope, pending))
         raise _unsettled(scope.run_id, len(turn.entries) - 1, action)
+    if type(action) is Suspend:
+        return follow(phase, Signal.SUSPENDED)
     assert type(action) is Close
     closed = await close(scope, action.outcome, action.reason)
     return follow(phase, Signal.CLOSED if closed else Signal.OVERTAKEN)
 
 
 async def drive(scope: Scope, *, cancelled: bool = False) -> None:
-    """Advance until the run is closed.
+    """Advance until the run is closed, or suspended, as calls of it wait for a host.
 
     However it ends, every call of every stored reply has feedback afterwards and the run has its
     `RunClosed` fact, so the conversation can go on; unless the store itself has stopped, another
-    owner took the run over, or it waits to be settled or resumed.
+    owner took the run over, or it waits to be decided about, settled or resumed.
 
     Args:
         cancelled: it was cancelled before it began; record that and do nothing else.
 
     Raises:
-        StreamRefused, ProviderError, ToolCrashed, PersistenceError, ConflictError: what ended the
-            run (outcome ``failed``).
+        StreamRefused, ProviderError, ToolCrashed, ApprovalFailed, PersistenceError, ConflictError: what ended
+            the run (outcome ``failed``).
         ModelPending: it left a send that goes on; the run has not ended.
         UnsettledError: an effect of an earlier owner must be settled first; the run has not ended.
             ``__cause__`` is the error of a lookup that was asked.
@@ -129,7 +134,10 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         async with clock or _NO_CLOCK:
             try:
                 while not scope.paused():
-                    if await advance(scope) is Phase.ENDED:
+                    phase = await advance(scope)
+                    if phase is Phase.SUSPENDED:
+                        _tell_end(scope, WAITING, waiting_reason(scope.turn))
+                    if phase in _OVER:
                         return
                     if me.cancelling() > requests:  # whoever was waited for kept the cancel to itself
                         raise asyncio.CancelledError
@@ -269,8 +277,9 @@ def _together(scope: Scope, action: Answer) -> tuple[int, ...]:
 
 
 def _open(scope: Scope) -> tuple[int, ...]:
+    """The calls of the newest reply that nothing was begun of."""
     last = scope.turn.last
-    return () if last is None else tuple(p for p, slot in enumerate(last.slots) if slot.state == "open")
+    return () if last is None else tuple(p for p, slot in enumerate(last.slots) if slot.state in ("open", "waiting"))
 
 
 def _unsettled(run_id: str, exchange: int, wait: Wait) -> UnsettledError:

@@ -2,6 +2,7 @@
 
 asking      the next effect is a model call
 answering   the newest reply has calls without feedback
+suspended   of the newest reply only calls that wait for a host are without feedback
 ended       a `RunClosed` fact exists
 """
 
@@ -19,6 +20,7 @@ class Phase(Enum):
 
     ASKING = "asking"
     ANSWERING = "answering"
+    SUSPENDED = "suspended"
     ENDED = "ended"
 
 
@@ -34,11 +36,13 @@ class Signal(Enum):
     ASKED = "asked"
     """A reply with calls is stored."""
     ANSWERED_ONE = "answered_one"
-    """One call has feedback, or several; others have not."""
+    """One call was answered, or several, or waits now; others have no feedback."""
     RECOVERED = "recovered"
     """Lookups were asked; some calls are without feedback still."""
     ANSWERED_ALL = "answered_all"
     """Every call of the newest reply has feedback."""
+    SUSPENDED = "suspended"
+    """Calls wait for a host, and nothing else is to be done."""
     CLOSED = "closed"
     """The run is closed."""
 
@@ -55,7 +59,9 @@ NEXT: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
         Signal.ANSWERED_ONE: Phase.ANSWERING,
         Signal.RECOVERED: Phase.ANSWERING,
         Signal.ANSWERED_ALL: Phase.ASKING,
+        Signal.SUSPENDED: Phase.SUSPENDED,
     },
+    Phase.SUSPENDED: {},
     Phase.ENDED: {},
 }
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ..effects import Ledger, Resend, ResendPolicy, has_room, next_attempt
-from ..exchange import Entry, RunOutcome, Slot, Turn
+from ..exchange import Entry, RunOutcome, Slot, Turn, waiting_calls
 from ..limits import LoopLimits
 from ..messages import ModelReply
 from .states import Phase
@@ -25,6 +25,7 @@ __all__ = [
     "Close",
     "Recover",
     "Skip",
+    "Suspend",
     "Wait",
     "ahead",
     "calls_after",
@@ -82,10 +83,17 @@ class Wait(msgspec.Struct, frozen=True):
     calls: tuple[int, ...]
 
 
+class Suspend(msgspec.Struct, frozen=True):
+    """Leave the run as it is: these calls of the newest reply wait for a host, and nothing else is to be done."""
+
+    exchange: int
+    positions: tuple[int, ...]
+
+
 _Check = Callable[[ModelReply], str | None]
 """Says why a reply does not give the output of a run, as a code; None where it does. Pure."""
 
-Action = Ask | Resend | Answer | Skip | Close | Recover | Wait
+Action = Ask | Resend | Answer | Skip | Close | Recover | Suspend | Wait
 
 _WIRE_FRAME = 64
 
@@ -174,6 +182,9 @@ def step(
     asked to stop ends where it would be asked again: the calls of the reply under way are answered first, as
     no limit on a next request holds them up, and a final reply still completes it.
 
+    A call that waits for a host is passed over. When the others have feedback the run is suspended, whatever
+    a limit says: waiting uses nothing up. A limit that ends the run skips such calls too.
+
     A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
     answer unread skips the calls of the reply, so no effect is made in vain. What a reply's words
     say of its end decides nothing about its calls: ``stop`` with calls runs them.
@@ -212,11 +223,14 @@ def step(
         )
     if ending is not None:  # an owner ended half way through
         return Skip(at, open_calls, ending, _words(_end(ending)))
+    waiting = waiting_calls(turn)
+    if waiting == open_calls:
+        return Suspend(at, waiting)
     ends = _will_end(turn, last.reply, check, final)
     limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed, sent_bytes, max_request_bytes, ends=ends)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
-    return Answer(at, open_calls[0])
+    return Answer(at, next(position for position in open_calls if position not in waiting))
 
 
 def ahead(
@@ -246,7 +260,10 @@ def ahead(
     open_calls = calls_after(entry, answered)
     if not open_calls or verdict(entry) != "completed" or _ending(entry) is not None:
         return None
-    if any(entry.slots[position].state != "open" for position in open_calls):
+    if any(entry.slots[position].state not in ("open", "waiting") for position in open_calls):
+        return None
+    coming = next((position for position in open_calls if entry.slots[position].state == "open"), None)
+    if coming is None:
         return None
     limit = _limit_of_calls(
         turn,
@@ -260,7 +277,7 @@ def ahead(
         feedback_bytes,
         ends=_will_end(turn, entry.reply, check, final),
     )
-    return open_calls[0] if limit is None else None
+    return coming if limit is None else None
 
 
 def calls_after(entry: Entry, answered: int | None) -> tuple[int, ...]:
@@ -322,7 +339,7 @@ def _words(end: Close) -> str:
 def _ending_of(slot: Slot) -> str | None:
     """The code under which an owner began to end the run at this call, None where it did not."""
     if slot.state == "skipped":
-        return slot.code
+        return slot.code if slot.decided is None else None  # denied by a host, the run goes on
     if slot.state != "unknown" or slot.feedback is None:
         return None
     if slot.code in _CRASHES:

@@ -2,6 +2,7 @@
 
 from .arguments import ArgumentsRefused
 from .context import SelectionContext, Spawn, ToolContext
+from .external import external
 from .function import Tool, tool
 from .output import TypedOutput
 from .pipeline import ToolInvocation, ToolJournal, ToolPipeline
@@ -27,6 +28,7 @@ __all__ = [
     "TypedOutput",
     "clean_text",
     "cut_result",
+    "external",
     "require_value",
     "selection",
     "tool",

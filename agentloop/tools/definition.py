@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ToolDefinitionError
+from ..errors import InputError, ToolDefinitionError
 from ..messages import FunctionSpec
 from ..messages.require import is_tool_name
 from .arguments import Arguments
@@ -18,7 +18,7 @@ from .schema import admit_schema
 from .signature import Signature, read_signature, struct_schema
 from .validator import compile_check
 
-__all__ = ["Definition", "by_keyword", "check_tool_name", "is_async", "owner_of", "read_definition"]
+__all__ = ["Definition", "by_keyword", "check_tool_name", "is_async", "owner_of", "read_definition", "run_elsewhere"]
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -122,3 +122,12 @@ def by_keyword(fn: Callable[..., Any], context: str | None) -> Callable[[dict[st
     if context is None:
         return lambda arguments, _: fn(**arguments)
     return lambda arguments, given: fn(**arguments, **{context: given})
+
+
+def run_elsewhere(name: str) -> Callable[..., Any]:
+    """What stands in the place of the function of an external tool, which nothing here may call."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise InputError(f"tool {name!r}: expected its result from the host, as it is external, got a call")
+
+    return refuse

@@ -15,8 +15,8 @@ from ..messages import FunctionSpec, ToolResult
 from .arguments import Admitted, Arguments
 from .coercion import Coercion
 from .context import STAGE_CHARS, SelectionContext, ToolContext
-from .definition import by_keyword, check_tool_name, is_async, owner_of, read_definition
-from .policy import ToolPolicy, selection_policy
+from .definition import by_keyword, check_tool_name, is_async, owner_of, read_definition, run_elsewhere
+from .policy import NeedsApproval, ToolPolicy, external_policy, selection_policy
 from .recovery import Lookup
 from .resolver import Check, Resolve, in_loop, read_resolver
 from .result import encode_result
@@ -37,7 +37,8 @@ class Tool:
 
     `tool` and `Tool.from_schema` make one with an effect. A selection, made by `selection` or
     `Tool.selection`, has none: `resolve` builds a value of the host from what the model chose, and
-    neither runs nor authorises anything.
+    neither runs nor authorises anything. An external tool, made by `external` or `Tool.external`, runs
+    elsewhere: a call of it waits until the host gives its result.
 
     Two tools are equal only if they are the same object. Calling a tool calls its function, so a
     test may use it as if it were not decorated.
@@ -45,7 +46,7 @@ class Tool:
     Attributes:
         spec: what the model sees.
         policy: how it is run.
-        kind: ``function``, ``schema`` for one made from a JSON Schema, or ``selection``.
+        kind: ``function``, ``schema`` for one made from a JSON Schema, ``selection`` or ``external``.
         owner: where it is defined, for errors: ``module.function``, or a server's name.
         is_async: whether its function is awaited; otherwise it runs in a thread, or, of a selection, in place.
         lookup_is_async: as much of its lookup; False where it has none.
@@ -121,10 +122,13 @@ class Tool:
     def digest_basis(self) -> dict[str, Any]:
         """What a catalogue's digest covers of this tool: plain values, no library versions (R67).
 
-        How often it is repeated or called stands there where a policy says it otherwise than by default.
+        How often it is repeated or called, and its approval, stand there where a policy says it otherwise
+        than by default.
         """
         stated = {"max_calls": self.policy.max_calls, "retries": self.policy.stated_retries}
+        approval = self.policy.approval_kind
         return {
+            **({} if approval == "none" else {"approval": approval}),
             "description": self.spec.description,
             "idempotent": self.policy.idempotent,
             "kind": self.kind,
@@ -222,6 +226,40 @@ class Tool:
             lookup=None,
             arguments=Arguments(name, lambda: check, None, Coercion(admitted.text) if coerce else None),
             resolve=resolver,
+        )
+
+    @classmethod
+    def external(
+        cls,
+        name: str,
+        description: str,
+        *,
+        parameters: dict[str, Any] | str,
+        owner: str = "",
+        strict: bool | None = None,
+    ) -> Tool:
+        """Make an external tool from a JSON Schema; what `external` makes of a typed function.
+
+        Args:
+            parameters, strict: as of `from_schema`.
+            owner: who defines it, for errors.
+
+        Raises:
+            ToolDefinitionError: as `from_schema`.
+        """
+        check_tool_name(name)
+        admitted = admit_schema(name, parameters)
+        check = compile_check(name, admitted)
+        elsewhere = run_elsewhere(name)
+        return cls(
+            FunctionSpec(name=name, description=description, parameters=admitted.text, strict=strict),
+            policy=external_policy(),
+            kind="external",
+            owner=owner or f"external {name!r}",
+            function=elsewhere,
+            call=elsewhere,
+            lookup=None,
+            arguments=Arguments(name, lambda: check, None),
         )
 
     def admit(self, arguments_text: str) -> dict[str, Any]:
@@ -325,6 +363,7 @@ def tool(
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
     coerce: bool = False,
+    approval: Literal["required"] | NeedsApproval | None = None,
     policy: ToolPolicy | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
@@ -342,6 +381,7 @@ def tool(
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
     coerce: bool = False,
+    approval: Literal["required"] | NeedsApproval | None = None,
     policy: ToolPolicy | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, sync or async; used as ``@tool`` or ``@tool(…)``.
@@ -355,7 +395,8 @@ def tool(
     Args:
         name: by default the function's.
         description: by default the first paragraph of its docstring.
-        idempotent, timeout, grace, retries, max_calls, errors, max_output_bytes, recovery, coerce: see
+        idempotent, timeout, grace, retries, max_calls, errors, max_output_bytes, recovery, coerce,
+            approval: see
             `ToolPolicy`.
         policy: all of these at once, instead of them.
 
@@ -374,6 +415,7 @@ def tool(
         max_output_bytes=max_output_bytes,
         recovery=recovery,
         coerce=coerce,
+        approval=approval,
     )
     if policy is not None and type(policy) is not ToolPolicy:
         raise InputError(f"tool: expected policy= to be a ToolPolicy, got {type(policy).__name__}")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal
 
 import msgspec
 
 from ..errors import InputError
 from ..limits import FEEDBACK_BYTES, TOOL_GRACE, TOOL_RETRIES, TOOL_TIMEOUT, check_count, check_seconds
+from .context import ToolContext
 from .recovery import Lookup, RecoveryKind
 
-__all__ = ["ToolPolicy", "selection_policy"]
+__all__ = ["ApprovalKind", "NeedsApproval", "ToolPolicy", "external_policy", "selection_policy"]
+
+NeedsApproval = Callable[[dict[str, Any], ToolContext[Any]], bool]
+"""Says of one call whether it needs an approval; sync and pure."""
+
+ApprovalKind = Literal["none", "required", "predicate"]
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +56,12 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         coerce: whether arguments whose JSON types do not fit the schema are converted where their meaning
             is beyond doubt: ``"3"`` for an integer, ``12`` for a string, a string that holds an object
             for an object (`agentloop.tools.coercion`). What was converted is stored and told.
+        approval: whether a call waits for a person before it runs in an agent's loop. None: it does not.
+            ``"required"``: every call does. A function: those of which it returns True. It is called with
+            the arguments, as the tool takes them, and a `ToolContext`. It is sync, returns exactly a bool,
+            and may be asked more than once about a call, so it must be pure: the same answer for the same
+            arguments, without an effect. What it raises ends the run (`ApprovalFailed`), and the call
+            does not run. A call is asked about once a reply is stored; an approved one is not asked again.
 
     Raises:
         InputError: a value of another type or outside its range, by name.
@@ -62,6 +76,7 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     errors: tuple[type[Exception], ...] = ()
     recovery: Literal["repeat", "settle"] | Lookup | None = None
     coerce: bool = False
+    approval: Literal["required"] | NeedsApproval | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
@@ -87,6 +102,11 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for at, kind in enumerate(self.errors):
             if not isinstance(kind, type) or not issubclass(kind, Exception):
                 raise InputError(f"ToolPolicy.errors[{at}]: expected a subclass of Exception")
+        if self.approval is not None and self.approval != "required" and not callable(self.approval):
+            got = repr(self.approval[:80]) if type(self.approval) is str else type(self.approval).__name__
+            raise InputError(f"ToolPolicy.approval: expected None, 'required' or a function, got {got}")
+        if callable(self.approval) and inspect.iscoroutinefunction(self.approval):
+            raise InputError("ToolPolicy.approval: expected a function that is sync, got an async one")
         if self.recovery is None or callable(self.recovery):
             return
         if self.recovery not in ("repeat", "settle"):
@@ -114,6 +134,13 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return "lookup"
         return self.recovery or ("repeat" if self.idempotent else "none")
 
+    @property
+    def approval_kind(self) -> ApprovalKind:
+        """Which calls need an approval, as a word."""
+        if callable(self.approval):
+            return "predicate"
+        return self.approval or "none"
+
 
 def selection_policy(
     *, errors: tuple[type[Exception], ...], max_output_bytes: int | None, coerce: bool = False
@@ -124,3 +151,8 @@ def selection_policy(
         InputError: as `ToolPolicy`.
     """
     return ToolPolicy(timeout=None, idempotent=True, errors=errors, max_output_bytes=max_output_bytes, coerce=coerce)
+
+
+def external_policy() -> ToolPolicy:
+    """The policy of an external tool: nothing of it runs here, and a host says what became of a call."""
+    return ToolPolicy(timeout=None, recovery="settle")

@@ -152,7 +152,7 @@ def _turn(turn: Turn) -> Any:
             (entry.reply, entry.attempt_id, entry.encoded, entry.exchange, entry.size, entry.unanswered),
             (entry.started_at_ms, entry.ended_at_ms),
             [(s.call, s.state, s.effect_id, s.attempt, s.feedback, s.code, s.encoded) for s in entry.slots],
-            [(s.started_at_ms, s.ended_at_ms, s.kept) for s in entry.slots],
+            [(s.started_at_ms, s.ended_at_ms, s.kept, s.waits_since_ms, s.decided) for s in entry.slots],
         )
         for entry in turn.entries
     ]

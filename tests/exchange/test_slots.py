@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentloop.errors import ConflictError
-from agentloop.exchange import CLOSING, NEXT, SlotState, move
+from agentloop.exchange import CLOSING, NEXT, Book, SlotState, WaitKind, call_digest, move, restore
 from agentloop.messages import ToolFeedback
 from tests.exchange.desk import Desk, picture
 from tests.messages.values import call, reply
@@ -27,6 +27,8 @@ ALLOWED = {
     ("started", "unknown"),
     ("waiting", "open"),
     ("waiting", "skipped"),
+    ("waiting", "done"),
+    ("waiting", "failed"),
     ("unknown", "done"),
     ("unknown", "failed"),
     ("unknown", "started"),
@@ -94,6 +96,8 @@ class SlotsOfABook(RuleBasedStateMachine):
         self.desk.take(self.turn, reply(call("a"), call("b"), call("c"), word="tool_calls"))
         self.states: list[SlotState] = ["open"] * 3
         self.given: list[ToolFeedback | None] = [None] * 3
+        self.kinds: list[WaitKind | None] = [None] * 3
+        self.decided: list[tuple[SlotState, str | None] | None] = [None] * 3
         self.started = 0
 
     def attempt(self, step: Any) -> bool:
@@ -138,6 +142,12 @@ class SlotsOfABook(RuleBasedStateMachine):
             self.states[position] = "open"
             self.started -= 1
 
+    @rule()
+    def read_again(self) -> None:
+        read = Book(self.desk.mint)
+        restore(read, self.desk.facts)
+        assert picture(read) == picture(self.desk.book)
+
     @rule(position=POSITIONS, state=st.sampled_from(STATES), text=TEXTS)
     def complete(self, position: int, state: SlotState, text: str) -> None:
         feedback = self.desk.feedback(self.turn, 0, position, text)
@@ -146,9 +156,40 @@ class SlotsOfABook(RuleBasedStateMachine):
                 self.turn, 0, position, state=state, feedback=feedback, code="limit", at_ms=4
             )
         )
-        assert done == (state in ("failed", "skipped") and self.states[position] == "open")
+        unrun = self.states[position] == "open" or (self.states[position] == "waiting" and state == "skipped")
+        assert done == (state in ("failed", "skipped") and unrun)
         if done:
             self.states[position], self.given[position] = state, feedback
+
+    @rule(position=POSITIONS, kind=st.sampled_from(["approval", "external"]))
+    def hold(self, position: int, kind: WaitKind) -> None:
+        done = self.attempt(lambda: self.desk.book.hold_slot(self.turn, 0, position, kind=kind, at_ms=5))
+        assert done == (self.states[position] == "open" and self.decided[position] is None)
+        if done:
+            self.states[position], self.kinds[position] = "waiting", kind
+
+    @rule(position=POSITIONS, source=POSITIONS, state=st.sampled_from(STATES), text=TEXTS)
+    def decide(self, position: int, source: int, state: SlotState, text: str) -> None:
+        feedback = None if state == "open" else self.desk.feedback(self.turn, 0, position, text)
+        done = self.attempt(
+            lambda: self.desk.book.decide_slot(
+                self.turn,
+                0,
+                position,
+                digest=call_digest(self.turn, 0, source),
+                state=state,
+                code="said",
+                feedback=feedback,
+                author="Ann",
+                at_ms=6,
+                max_bytes=4096,
+            )
+        )
+        possible = state in ("skipped", "done", "failed") or (state == "open" and self.kinds[position] == "approval")
+        assert done == (source == position and possible and self.states[position] == "waiting")
+        if done:
+            self.states[position], self.given[position] = state, feedback
+            self.decided[position] = (state, text)
 
     @invariant()
     def the_book_holds_what_the_model_holds(self) -> None:
@@ -157,6 +198,7 @@ class SlotsOfABook(RuleBasedStateMachine):
         entry = self.turn.entries[0]
         assert [slot.state for slot in entry.slots] == self.states
         assert [slot.feedback for slot in entry.slots] == self.given
+        assert [slot.decided is not None for slot in entry.slots] == [made is not None for made in self.decided]
         assert self.turn.tool_calls == self.started
         assert entry.complete == (None not in self.given)
         assert len(self.turn.exchanges) == entry.complete

@@ -19,6 +19,7 @@ ALLOWED = {
     (Phase.ANSWERING, Signal.ANSWERED_ONE): Phase.ANSWERING,
     (Phase.ANSWERING, Signal.RECOVERED): Phase.ANSWERING,
     (Phase.ANSWERING, Signal.ANSWERED_ALL): Phase.ASKING,
+    (Phase.ANSWERING, Signal.SUSPENDED): Phase.SUSPENDED,
 }
 
 
@@ -33,9 +34,9 @@ def test_the_table_has_exactly_the_steps_that_a_run_can_take(phase: Phase, signa
         follow(phase, signal)
 
 
-def test_every_phase_is_in_the_table_and_only_the_end_leads_nowhere() -> None:
+def test_every_phase_is_in_the_table_and_only_a_suspension_and_the_end_lead_nowhere() -> None:
     assert set(NEXT) == set(Phase)
-    assert [phase for phase in Phase if not NEXT[phase]] == [Phase.ENDED]
+    assert [phase for phase in Phase if not NEXT[phase]] == [Phase.SUSPENDED, Phase.ENDED]
 
 
 @given(st.lists(st.sampled_from(Signal), max_size=20))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from agentloop.admission import canonical_text
 from agentloop.effects import Ledger, Resend, ResendPolicy
 from agentloop.errors import InputError
-from agentloop.exchange import Entry, Turn
+from agentloop.exchange import Entry, SlotState, Turn, call_digest
 from agentloop.limits import LoopLimits
-from agentloop.loop import Action, Answer, Ask, Close, Recover, Skip, Wait, cancelled_end, step, verdict
+from agentloop.loop import Action, Answer, Ask, Close, Recover, Skip, Suspend, Wait, cancelled_end, step, verdict
 from agentloop.loop.step import _LIMITS, _WIRE_FRAME, ahead
 from agentloop.messages import ModelReply, ModelRequest, Native, UserMessage
 from agentloop.testing import ScriptedProvider
@@ -985,3 +985,96 @@ def test_what_is_decided_before_something_is_stored_is_what_is_decided_once_it_i
         )
         receipt = desk.receipt(turn, effect)
         desk.add(desk.book.receive(receipt, before, position, state=state, feedback=given_, at_ms=4))
+
+
+# -- calls that wait for a host
+
+
+def hold(desk: Desk, turn: Turn, *positions: int) -> None:
+    for position in positions:
+        desk.add(desk.book.hold_slot(turn, 0, position, kind="approval", at_ms=5))
+
+
+def decide(desk: Desk, turn: Turn, position: int, state: SlotState) -> None:
+    code = "approved" if state == "open" else "denied"
+    desk.add(
+        desk.book.decide_slot(
+            turn,
+            0,
+            position,
+            digest=call_digest(turn, 0, position),
+            state=state,
+            code=code,
+            feedback=None if state == "open" else desk.feedback(turn, 0, position),
+            author="Ann",
+            at_ms=6,
+            max_bytes=4096,
+        )
+    )
+
+
+def test_a_call_that_waits_is_passed_over_and_the_run_is_suspended_when_the_others_are_answered() -> None:
+    desk, turn = run_with(asking("a", "b", "c"))
+    hold(desk, turn, 1)
+    assert act(turn) == Answer(0, 0)
+    desk.run(turn, 0, 0)
+    assert act(turn) == Answer(0, 2)
+    desk.run(turn, 0, 2)
+    assert act(turn) == Suspend(0, (1,))
+
+
+def test_waiting_uses_nothing_up() -> None:
+    desk, turn = run_with(asking("a", "b"))
+    hold(desk, turn, 0, 1)
+    spent = LoopLimits(max_model_calls=1, max_tool_calls=1, max_seconds=1.0)
+    assert act(turn, spent, elapsed=99.0) == Suspend(0, (0, 1))
+
+
+def test_a_limit_that_ends_the_run_skips_what_waits_too() -> None:
+    desk, turn = run_with(asking("a", "b", "c"))
+    hold(desk, turn, 0)
+    skip = act(turn, LoopLimits(max_tool_calls=2))
+    assert type(skip) is Skip
+    assert (skip.positions, skip.code) == ((0, 1, 2), "max_tool_calls")
+    desk.skip(turn, 0, 0, code="max_tool_calls")
+    skip = act(turn)  # an owner ended half way through
+    assert type(skip) is Skip
+    assert (skip.positions, skip.code) == ((1, 2), "max_tool_calls")
+
+
+def test_an_approved_call_runs_and_a_denied_one_ends_nothing() -> None:
+    desk, turn = run_with(asking("a", "b"))
+    hold(desk, turn, 0, 1)
+    decide(desk, turn, 0, "skipped")
+    assert act(turn) == Suspend(0, (1,))
+    assert cancelled_end(turn)[:2] == ("cancelled", "cancelled")
+    decide(desk, turn, 1, "open")
+    assert act(turn) == Answer(0, 1)
+    desk.run(turn, 0, 1)
+    assert act(turn) == Ask()
+
+
+def test_what_nobody_knows_is_settled_before_a_run_is_suspended() -> None:
+    """(R142)"""
+    desk, turn = run_with(asking("a", "b"))
+    hold(desk, turn, 0)
+    desk.start(turn, 0, 1)
+    desk.add(desk.book.lose_slots(turn, at_ms=7))
+    assert act(turn) == Wait((), (1,))
+    desk.add(desk.book.allow_rerun(turn, 0, 1, author="Ann", at_ms=8))
+    assert act(turn) == Answer(0, 1)
+    desk.run(turn, 0, 1)
+    assert act(turn) == Suspend(0, (0,))
+
+
+def test_what_is_claimed_ahead_is_what_will_be_answered_past_calls_that_wait() -> None:
+    """(R80)"""
+    desk, turn = run_with(asking("a", "b", "c"))
+    hold(desk, turn, 1)
+    last = turn.last
+    assert last is not None
+    ledger = ledger_of(ROOMY, turn)
+    assert ahead(turn, last, ledger, ROOMY, elapsed=0.0, answered=0) == 2
+    desk.run(turn, 0, 0)
+    assert act(turn) == Answer(0, 2)
+    assert ahead(turn, last, ledger, ROOMY, elapsed=0.0, answered=2) is None

@@ -34,7 +34,24 @@ from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.providers import ModelStream
 from tests.system.counting_model import HELD
 
-__all__ = ["Birth", "CONVERSATION", "LEFT", "LOOKUP", "NON_IDEMPOTENT", "RUN", "effects", "said"]
+__all__ = [
+    "Birth",
+    "CONVERSATION",
+    "KillableBackend",
+    "KillableModel",
+    "LEFT",
+    "LOOKUP",
+    "NON_IDEMPOTENT",
+    "RUN",
+    "act",
+    "effects",
+    "find_payment",
+    "point",
+    "said",
+    "serve",
+    "setting",
+    "tell",
+]
 
 LEFT = "left its send"
 LOOKUP = "before lookup pay"
@@ -161,7 +178,7 @@ class KillableModel(al.ChatCompletions):
             yield stream
 
 
-def _act(ctx: al.ToolContext[Path], word: str) -> str:
+def act(ctx: al.ToolContext[Path], word: str) -> str:
     """The effect: one line, written whole."""
     point(f"before tool {ctx.tool}")
     line = json.dumps({"tool": ctx.tool, "word": word, "effect_id": ctx.effect_id, "pid": os.getpid()})
@@ -175,17 +192,17 @@ def _act(ctx: al.ToolContext[Path], word: str) -> str:
 @al.tool(idempotent=True)
 async def look(word: str, ctx: al.ToolContext[Path]) -> str:
     """Safe to repeat."""
-    return _act(ctx, word)
+    return act(ctx, word)
 
 
 async def pay(word: str, ctx: al.ToolContext[Path]) -> str:
     """Not safe to repeat."""
-    return _act(ctx, word)
+    return act(ctx, word)
 
 
 def mail(word: str, ctx: al.ToolContext[Path]) -> str:
     """Not safe to repeat; runs in a thread."""
-    return _act(ctx, word)
+    return act(ctx, word)
 
 
 async def find_payment(word: str, ctx: al.ToolContext[Path]) -> str | al.NotDone:
@@ -314,18 +331,18 @@ async def live(store: str, schema: str, base_url: str, folder: Path) -> None:
         tell(left=[encode_record(fact).decode() for fact in await inner.load()])
 
 
-def serve() -> None:
+def serve(main: Callable[[list[str]], None]) -> None:
     """Fork one life after the other."""
     for line in sys.stdin.buffer:
         birth = msgspec.json.decode(line, type=Birth)
         pid = os.fork()
         if pid == 0:
-            lead(birth)
+            lead(birth, main)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         tell(pid=pid, status=status)
 
 
-def lead(birth: Birth) -> NoReturn:
+def lead(birth: Birth, main: Callable[[list[str]], None]) -> NoReturn:
     """Be that process, and end."""
     try:
         os.environ.update(birth.environment)
@@ -347,4 +364,4 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         main(sys.argv[1:])
     else:
-        serve()
+        serve(main)

@@ -127,9 +127,9 @@ class Nursery:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls) -> AsyncIterator[Self]:
+    async def open(cls, module: str = "tests.system.kill_child") -> AsyncIterator[Self]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.system.kill_child"),
+            *(sys.executable, "-m", module),
             cwd=ROOT,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

@@ -92,6 +92,20 @@ def test_only_an_idempotent_tool_is_recovered_by_a_second_run() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "got"), [("no", "'no'"), (True, "bool"), (3, "int"), ("", "''")], ids=["word", "bool", "int", "empty"]
+)
+def test_an_approval_of_another_form_is_refused(value: Any, got: str) -> None:
+    rule = f"ToolPolicy.approval: expected None, 'required' or a function, got {got}"
+    with pytest.raises(InputError, match=f"^{rule}$"):
+        ToolPolicy(approval=value)
+
+
+def test_the_kind_of_approval_is_a_word() -> None:
+    kinds = [ToolPolicy(approval=value).approval_kind for value in (None, "required", lambda *_: True)]  # type: ignore[arg-type]
+    assert kinds == ["none", "required", "predicate"]
+
+
+@pytest.mark.parametrize(
     ("policy", "most"),
     [
         (ToolPolicy(), 0),

@@ -336,3 +336,11 @@ def test_a_set_names_the_tools_that_do_not_state_how_they_are_recovered() -> Non
 def test_representations_name_the_tools() -> None:
     assert repr(ToolSet([member("a")])) == "<ToolSet a>"
     assert repr(ToolSet()) == "<ToolSet empty>"
+
+
+def test_the_digest_covers_the_kind_of_approval_and_not_the_code_of_a_predicate() -> None:
+    approvals: list[Any] = [None, "required", lambda *_: True]
+    digests = [ToolSet([member("a", approval=approval)]).digest for approval in approvals]
+    assert len(set(digests)) == 3
+    assert ToolSet([member("a")]).digest == digests[0]
+    assert ToolSet([member("a", approval=lambda *_: False)]).digest == digests[2]

@@ -63,6 +63,25 @@ def mail(text: str) -> str:
     return text
 
 
+def is_dear(arguments: dict[str, Any], ctx: al.ToolContext[Notes]) -> bool:
+    return arguments["amount"] > 100 and ctx.attempt == 1
+
+
+@al.tool(approval=is_dear)
+async def buy(amount: int) -> str:
+    """Buy."""
+    return str(amount)
+
+
+@al.external
+def sign(document: str) -> None:
+    """Have it signed."""
+
+
+assert_type(al.ToolPolicy(approval="required").approval_kind in ("none", "required", "predicate"), bool)
+assert_type(al.Tool.external("sign", "Sign.", parameters={"type": "object"}), al.Tool)
+
+
 def not_empty(words: list[str]) -> str | None:
     return None if words else "there are no words"
 
@@ -163,6 +182,23 @@ async def a_run_is_spoken_to_while_it_goes_on(runtime: al.Runtime) -> None:
         assert_type(await run.steer("more", author="Ada"), None)
         assert_type(await run.steer((al.TextPart(text="more"),)), None)
         assert_type(await runtime.stop_after_current(run.ref, author="Ada"), None)
+
+
+async def a_person_decides(runtime: al.Runtime) -> None:
+    found = await runtime.waiting()
+    assert_type(found, list[al.WaitingCall])
+    decisions: dict[str, al.Decision] = {}
+    for item in found:
+        match item.kind:
+            case "approval":
+                decisions[item.ref] = al.Approve(author="Ann")
+            case "external":
+                decisions[item.ref] = al.Answer(al.ToolResult.ok("signed"))
+            case _:
+                assert_never(item.kind)
+    assert_type(await runtime.decide(decisions), None)
+    result = await runtime.resume("r1", assistant, decisions={"ref": al.Deny("no")})
+    assert_type(result.waiting, tuple[al.WaitingCall, ...])
 
 
 async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:

@@ -91,11 +91,13 @@ def _figures(view: StoreView) -> Iterator[str]:
             usage = run.usage if usage is None else usage + run.usage
     unfinished = sum(run.ended_at_ms is None for run in view.runs)
     unsettled = sum(run.unsettled for run in view.runs)
+    waiting = sum(run.waiting for run in view.runs)
     figures = [
         counted(len(view.conversations), "conversation"),
         counted(sum(run.kind != "branch" for run in view.runs), "run"),
         counted(unfinished, "unfinished", "unfinished"),
         counted(unsettled, "to settle", "to settle"),
+        counted(waiting, "to decide", "to decide"),
         counted(sum(run.model_calls for run in view.runs), "model call"),
         counted(sum(run.tool_calls for run in view.runs), "tool execution"),
         "- tokens" if usage is None else counted(usage.total_tokens, "token"),
@@ -103,7 +105,7 @@ def _figures(view: StoreView) -> Iterator[str]:
     yield '<dl class="figures">\n'
     for figure in figures:
         value, _, name = figure.partition(" ")
-        alarm = ' class="alarm"' if name in ("unfinished", "to settle") and value != "0" else ""
+        alarm = ' class="alarm"' if name in ("unfinished", "to settle", "to decide") and value != "0" else ""
         yield f"<div{alarm}><dt>{name}</dt><dd>{value}</dd></div>\n"
     yield f"<div><dt>stored</dt><dd>{size(sum(run.bytes for run in view.runs))}</dd></div>\n"
     yield "</dl>\n"
@@ -195,6 +197,9 @@ def _notes(run: RunView) -> Iterator[str]:
     elif run.unsettled:
         what = counted(run.unsettled, "send or call", "sends or calls")
         yield f'<p class="note">Nobody knows what became of {what}: settle, then resume this run.</p>\n'
+    elif run.waiting:
+        what = counted(run.waiting, "call waits", "calls wait")
+        yield f'<p class="note">{what} for a decision: decide, then resume this run.</p>\n'
     elif run.ended_at_ms is None:
         yield '<p class="note">This run goes on nowhere. It can be resumed.</p>\n'
 
@@ -268,6 +273,8 @@ def _call(run: RunView, call: CallView) -> Iterator[str]:
         told.append(counted(call.executions, "execution"))
     if call.author:
         told.append(f"{'re-run allowed' if call.rerun else 'settled'} by <bdi>{_text(call.author)}</bdi>")
+    if call.decided:
+        told.append(f"{_text(call.decided)} by <bdi>{_text(call.decided_by or '')}</bdi>")
     told.append(f"{size(call.argument_bytes)} in, {size(call.feedback_bytes)} out")
     if call.duration_ms is not None:
         told.append(f"took {duration(call.duration_ms)}")

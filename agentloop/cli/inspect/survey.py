@@ -85,6 +85,7 @@ def run_view(row: RunRow, facts: list[Fact]) -> RunView:
     if view.ended_at_ms is None:
         view.state = "unfinished" if row.lease is None else "running"
         view.unsettled = 0 if row.lease is not None else _unsettled(view)
+        view.waiting = sum(call.state == "waiting" for call in view.calls)
     return view
 
 
@@ -151,9 +152,12 @@ def _move(view: RunView, fact: SlotMoved) -> None:
         call.converted = ()
         view.tool_calls -= 1
         return
+    if call.state == "waiting" and fact.author is not None:
+        call.decided, call.decided_by = fact.code, fact.author
+    else:
+        call.author = fact.author or call.author
     call.state, call.code = fact.state, fact.code
     call.effect_id = fact.effect_id or call.effect_id
-    call.author = fact.author or call.author
     if fact.state == "started":
         call.executions, call.rerun, call.started_at_ms = fact.attempt, False, fact.at_ms
         call.converted = fact.converted

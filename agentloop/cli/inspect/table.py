@@ -29,6 +29,7 @@ _COLOURS: Final = {
     "open": "red",
     "running": "cyan",
     "started": "cyan",
+    "waiting": "cyan",
 }
 _WORD: Final = re.compile("|".join(rf"\b{word}\b" for word in _COLOURS))
 _LONGEST_CELL: Final = 40
@@ -39,11 +40,14 @@ def store_lines(view: StoreView, style: Style) -> Iterator[str]:
     """Conversations, runs, and what is to be settled."""
     unfinished = sum(run.ended_at_ms is None for run in view.runs)
     unsettled = sum(run.unsettled for run in view.runs)
+    waiting = sum(run.waiting for run in view.runs)
     what = [counted(len(view.conversations), "conversation"), counted(len(view.runs), "run")]
     if unfinished:
         what.append(f"{unfinished} unfinished")
     if unsettled:
         what.append(f"{unsettled} to settle")
+    if waiting:
+        what.append(f"{waiting} to decide")
     yield f"{style(clean(view.store), 'bold')}: {', '.join(what)}"
     if view.conversations:
         yield ""
@@ -78,6 +82,15 @@ def store_lines(view: StoreView, style: Style) -> Iterator[str]:
             yield ""
             yield style(f"to settle in run {_cell(run.run_id)}", "bold")
             yield from _table(["KIND", "WHERE", "WHAT", "STATE", "ID"], list(_unsettled_rows(run)), style)
+        if run.waiting:
+            yield ""
+            yield style(f"to decide in run {_cell(run.run_id)}", "bold")
+            rows = [
+                [call.code or "", f"{call.exchange}.{call.position}", call.tool, call.arguments]
+                for call in run.calls
+                if call.state == "waiting"
+            ]
+            yield from _table(["KIND", "WHERE", "WHAT", "ARGUMENTS"], rows, style)
 
 
 def timeline_lines(run: RunView, style: Style) -> Iterator[str]:
@@ -208,6 +221,8 @@ def _state(run: RunView) -> str:
     state = _why(run.state, run.reason if run.reason != "stop" else None, None)
     if run.kind == "redacted":
         return f"redacted, was {state}"
+    if run.waiting:
+        state += f", {run.waiting} to decide"
     return f"{state}, {run.unsettled} to settle" if run.unsettled else state
 
 
@@ -223,7 +238,10 @@ def _call_word(call: CallView) -> str:
 
 
 def _call_state(call: CallView) -> str:
-    state = _why(call.state, call.code, call.author)
+    code = None if call.code == call.decided else call.code
+    state = _why(call.state, code, call.author)
+    if call.decided:
+        state += f", {_why(call.decided, None, call.decided_by)}"
     return f"{state}, re-run allowed" if call.rerun else state
 
 

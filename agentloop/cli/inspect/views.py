@@ -47,7 +47,8 @@ class CallView(View):
 
     Attributes:
         exchange, position: its place. executions: how often its tool was started.
-        state: of the slot. code: why, when not done. author: who settled it.
+        state: of the slot. code: why, when not done, or what it waits for. author: who settled it.
+        decided: what a host decided while it waited, None where it did not. decided_by: who that was.
         rerun: whether a host allowed one more execution that has not begun.
         converted: what of the arguments its tool was given in another JSON type, at its newest execution.
         feedback: what the model reads, None while there is none.
@@ -67,6 +68,8 @@ class CallView(View):
     effect_id: str | None = None
     code: str | None = None
     author: str | None = None
+    decided: str | None = None
+    decided_by: str | None = None
     rerun: bool = False
     converted: tuple[str, ...] = ()
     feedback: str | None = None
@@ -145,6 +148,7 @@ class RunView(View):
         continues: the exchange that it follows, as "origin.index".
         source: for a branch, the conversation that it comes from.
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
+        waiting: calls of an unfinished run that wait for a host.
         model_calls, tool_calls: how many were started. bytes: of all its records, in the form of today.
         author: who redacted it.
         steers: what its user said while it went on, and that it shall stop, in order.
@@ -173,6 +177,7 @@ class RunView(View):
     summarised: int = 0
     summaries: list[str | None] = []
     unsettled: int = 0
+    waiting: int = 0
     model_calls: int = 0
     tool_calls: int = 0
     usage: Usage | None = None

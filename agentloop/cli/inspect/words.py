@@ -130,4 +130,5 @@ def place(point: Checkpoint) -> tuple[str, str]:
         return "completed", f"outcome {point.outcome}, exchanges {point.digest[:16]}"
     assert type(point) is ToolsPoint
     at = "" if point.cursor is None else f", at call {point.exchange}.{point.cursor}"
-    return "tools", f"exchange {point.exchange}, {counted(len(point.feedback), 'answer')} stored{at}"
+    waits = f", {counted(len(point.waiting), 'call waits', 'calls wait')}" if point.waiting else ""
+    return "tools", f"exchange {point.exchange}, {counted(len(point.feedback), 'answer')} stored{at}{waits}"

@@ -17,7 +17,7 @@ from tests.exchange.desk import Desk
 from tests.messages.values import call, reply
 from tests.mortal import Ground
 
-__all__ = ["HOSTILE", "fill", "fill_with_recovery", "fill_with_steers", "left_behind"]
+__all__ = ["HOSTILE", "fill", "fill_with_recovery", "fill_with_steers", "fill_with_waiting", "left_behind"]
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'single' \x1b[31m\u202e\0"
 
@@ -134,3 +134,23 @@ async def fill_with_recovery(path: Path) -> None:
     ) as runtime:
         await runtime.resume("found", agent)
         await runtime.run(agent, "Are you there?", run_id="refused", conversation="busy")
+
+
+async def fill_with_waiting(path: Path) -> None:
+    """Fill a SQLite store with a run of four calls: one was approved and ran, one was denied, two wait."""
+
+    @al.tool(approval="required")
+    async def pay(to: str) -> str:
+        """Pay somebody."""
+        return f"paid {to}"
+
+    @al.external
+    def ask(question: str) -> str:
+        """Ask a person."""
+
+    agent = al.Agent(name="clerk", tools=[pay, ask])
+    calls = [asked("pay", to="Ann"), asked("pay", to="Bob"), asked("pay", to="Eve"), asked("ask", question=HOSTILE)]
+    async with al.Runtime(ScriptedProvider([scripted(calls=calls)]), store=SQLiteBackend(path)) as host:
+        ann, bob, _, _ = (await host.run(agent, "Pay.", run_id="paying")).waiting
+        said: dict[str, al.Decision] = {ann.ref: al.Approve(author="Ada"), bob.ref: al.Deny("no", author="Bea")}
+        await host.resume("paying", agent, decisions=said)

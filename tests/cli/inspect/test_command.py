@@ -18,7 +18,7 @@ from agentloop.cli import main
 from agentloop.persistence import write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider, call, reply
-from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery, fill_with_steers
+from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery, fill_with_steers, fill_with_waiting
 
 
 @pytest.fixture
@@ -439,3 +439,53 @@ def test_what_was_converted_and_how_much_is_kept_is_shown_and_not_the_text(
     for words in ("full output kept", "27.3 KiB (28,000 bytes)", "$.times: string to integer"):
         assert text.count(words) == 1
     assert text.count("many") < 300
+
+
+# -- calls that wait for a host
+
+
+@pytest.fixture
+def waiting(path: Path) -> Path:
+    asyncio.run(fill_with_waiting(path))
+    return path
+
+
+def test_a_store_says_which_calls_wait_for_a_decision(capsys: pytest.CaptureFixture[str], waiting: Path) -> None:
+    said = inspect(capsys, str(waiting))
+    assert "1 run, 1 unfinished, 2 to decide" in said
+    assert "unfinished, 2 to decide" in said
+    table = said.partition("to decide in run paying\n")[2].splitlines()
+    assert table[0].split() == ["KIND", "WHERE", "WHAT", "ARGUMENTS"]
+    assert table[1].split() == ["approval", "0.2", "pay", '{"to":"Eve"}']
+    assert table[2].split()[:3] == ["external", "0.3", "ask"]
+    assert "\x1b" not in said
+
+
+def test_a_run_says_what_its_calls_wait_for_and_who_decided(capsys: pytest.CaptureFixture[str], waiting: Path) -> None:
+    said = inspect(capsys, str(waiting), "--run", "paying")
+    assert "call 0.0  pay  done, approved by Ada, 1 execution" in said
+    assert "call 0.1  pay  skipped, denied by Bea, " in said
+    assert "call 0.2  pay  waiting (approval), " in said
+    assert "call 0.3  ask  waiting (external), " in said
+    assert "tools: exchange 0, 2 answers stored, at call 0.2, 2 calls wait" in said
+
+
+def test_as_json_a_call_says_what_was_decided(capsys: pytest.CaptureFixture[str], waiting: Path) -> None:
+    (run,) = json.loads(inspect(capsys, str(waiting), "--json"))["runs"]
+    assert (run["state"], run["waiting"], run["unsettled"]) == ("unfinished", 2, 0)
+    calls = run["attempts"][0]["reply"]["calls"]
+    assert [(call["state"], call["code"], call["decided"], call["decided_by"], call["author"]) for call in calls] == [
+        ("done", None, "approved", "Ada", None),
+        ("skipped", "denied", "denied", "Bea", None),
+        ("waiting", "approval", None, None, None),
+        ("waiting", "external", None, None, None),
+    ]
+
+
+def test_the_page_says_what_to_decide(capsys: pytest.CaptureFixture[str], waiting: Path) -> None:
+    said = inspect(capsys, str(waiting), "--html", "-")
+    assert '<div class="alarm"><dt>to decide</dt><dd>2</dd></div>' in said
+    assert "2 calls wait for a decision: decide, then resume this run." in said
+    assert "approved by <bdi>Ada</bdi>" in said
+    assert "denied by <bdi>Bea</bdi>" in said
+    assert "<script" not in said
