@@ -49,6 +49,7 @@ class Runs:
     Attributes:
         live: the runs that were launched here, by id; of the ended ones, those that are kept.
         sends: those that live apart from their callers.
+        threads: where sync tools run.
         host: what the model calls of runners stand on. contexts: chooses what runs are asked with.
     """
 
@@ -80,7 +81,7 @@ class Runs:
         self.contexts = Contexts(
             life, store, self.host, provider=provider, resend=resend, end_left=lambda ref: self.end_left(ref, None)
         )
-        self._threads = ToolThreads(TOOL_THREADS)
+        self.threads = ToolThreads(TOOL_THREADS)
         self._observers: ObserverHub | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled; closing waits for those
@@ -108,7 +109,7 @@ class Runs:
             await self.host.close()
             await self.contexts.idle()
             await self._end_all(settle_seconds)
-            stuck = await self._threads.wait_idle(CLOSE_SECONDS)
+            stuck = await self.threads.wait_idle(CLOSE_SECONDS)
             if stuck:
                 _log.warning("%d tool threads have not ended; a thread cannot be stopped", stuck)
 
@@ -354,7 +355,7 @@ class Runs:
             left=live.has_left if live.sends is not None else bool,
             limits=agent.limits,
             tools=asking.toolset,
-            threads=self._threads,
+            threads=self.threads,
             emitter=Emitter(
                 live.ref, live.feed, sink=sink, observers=self._observers, numbers=numbers, now_ms=self._now_ms
             ),

@@ -87,6 +87,22 @@ CHOSEN = {
     ],
     "agentloop.unsettled": ["SendStatus", "Unsettled"],
     "agentloop.wire": ["CallDelta", "Dialect", "ReasoningDelta", "TextDelta"],
+    "agentloop.workflow": [
+        "Complete",
+        "Continue",
+        "Engine",
+        "ModelDefinition",
+        "ModelService",
+        "Node",
+        "NodeContext",
+        "Route",
+        "RunnerDefinition",
+        "Spawn",
+        "ToolAnswer",
+        "Workflow",
+        "agent_node",
+        "define_workflow",
+    ],
 }
 PACKAGES = [name for name, path in modules().items() if path.name == "__init__.py"]
 MODULES = [name for name, path in modules().items() if path.name not in ("__init__.py", "__main__.py")]

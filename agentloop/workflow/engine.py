@@ -1,0 +1,436 @@
+"""What runs a workflow, or a step written by hand: bounded rounds on one budget, under one signal.
+
+A cancel ends the engine's waiting, and not the code that it waits for: a handler that keeps going is left, and
+what it returns later enters nothing (R290). What the run itself began, model calls, tools and agents, is waited
+for until its end is recorded. What that leaves open, no cancel can close (R292): arbitrary code is not stopped, a
+thread least of all; a commit that was begun and not confirmed is not rolled back; and whoever holds a transaction
+or a lock in a handler has to wait there for what it began before it lets go.
+
+An engine serves one request at a time, since its counts, its state and its journal are that request's. `Engine.fork`
+makes another for a request beside it. It has to be told which model that one asks: a runner makes one call at
+a time and has one budget, so whether a fork draws on it, by a child, or has one of its own, nobody can guess (R271).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, Self, TypeVar, cast, overload
+
+import msgspec
+
+from ..effects import Bound, Ledger, Signal, ToolThreads, settle
+from ..errors import ConflictError, InputError, RunCancelled
+from ..events import Journal
+from ..events.envelope import random_id, wall_ms
+from ..limits import MAX_ROUNDS, check_count
+from ..runner import Execution
+from ..sinks import Diagnostics
+from ..tools import Tool, ToolSet
+from .agents import Spawn
+from .definition import Workflow
+from .models import BoundModel, ModelDefinition, ModelService
+from .request import Request
+from .walk import Step, Walk, walk_steps
+
+__all__ = ["Engine"]
+
+_log = logging.getLogger("agentloop.workflow")
+
+S = TypeVar("S", bound=msgspec.Struct)
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Engine(Generic[S, R]):
+    """Runs one request at a time. Used in one event loop.
+
+        engine = al.Engine(workflow, model=al.RunnerDefinition(provider), tools=[search])
+        text = await engine.run(Article(topic="tides"))
+
+    `Runtime.engine` makes one on the runtime's provider, store and ledger.
+
+    Args:
+        workflow: see `bind_workflow`. model: see `bind_model`. model_runtime: see `bind_model_runtime`.
+        tools: see `bind_tool_runtime`.
+        max_rounds: rounds of one run, 1 and up, 8 by default (R287). One more ends it with `BudgetError`
+            (``max_rounds``): what a run returns is its result, and half of one is none. ``state`` is kept.
+        max_tool_calls: tool calls of one run, 0 and up; None is no limit of its own.
+        ledger: what tools and agents are debited to; by default that of the bound `ModelRunner`.
+        execution: what the engine's runs are a part of: its signal cancels them, and below its diagnostics they are
+            told. By default those of the bound runner, where it exists already.
+        spawn: runs agents; None can run none.
+        threads: where sync tools run; by default threads of its own.
+        ancestors: names of the agents that this engine works for, the outermost first.
+        new_id, clock, now_ms: as for `Runtime`.
+
+    Raises:
+        InputError: a value of another type or outside its range, by name.
+    """
+
+    @overload
+    def __init__(
+        self,
+        workflow: Workflow[S, R],
+        *,
+        model: ModelDefinition | None = ...,
+        model_runtime: ModelService | None = ...,
+        tools: Sequence[Tool] | ToolSet | None = ...,
+        max_rounds: int = ...,
+        max_tool_calls: int | None = ...,
+        ledger: Ledger | None = ...,
+        execution: Execution | None = ...,
+        spawn: Spawn | None = ...,
+        threads: ToolThreads | None = ...,
+        ancestors: tuple[str, ...] = ...,
+        new_id: Callable[[], str] = ...,
+        clock: Callable[[], float] = ...,
+        now_ms: Callable[[], int] = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Engine[Any, Any],
+        workflow: None = None,
+        *,
+        model: ModelDefinition | None = ...,
+        model_runtime: ModelService | None = ...,
+        tools: Sequence[Tool] | ToolSet | None = ...,
+        max_rounds: int = ...,
+        max_tool_calls: int | None = ...,
+        ledger: Ledger | None = ...,
+        execution: Execution | None = ...,
+        spawn: Spawn | None = ...,
+        threads: ToolThreads | None = ...,
+        ancestors: tuple[str, ...] = ...,
+        new_id: Callable[[], str] = ...,
+        clock: Callable[[], float] = ...,
+        now_ms: Callable[[], int] = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        workflow: Workflow[S, R] | None = None,
+        *,
+        model: ModelDefinition | None = None,
+        model_runtime: ModelService | None = None,
+        tools: Sequence[Tool] | ToolSet | None = None,
+        max_rounds: int = MAX_ROUNDS,
+        max_tool_calls: int | None = None,
+        ledger: Ledger | None = None,
+        execution: Execution | None = None,
+        spawn: Spawn | None = None,
+        threads: ToolThreads | None = None,
+        ancestors: tuple[str, ...] = (),
+        new_id: Callable[[], str] = random_id,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        check_count("Engine.max_rounds", max_rounds, 1)
+        if max_tool_calls is not None:
+            check_count("Engine.max_tool_calls", max_tool_calls, 0)
+        for name, value, kind in (("ledger", ledger, Ledger), ("threads", threads, ToolThreads)):
+            if value is not None and type(value) is not kind:
+                raise InputError(f"Engine.{name}: expected {kind.__name__} or None, got {type(value).__name__}")
+        if execution is not None and type(execution) is not Execution:
+            raise InputError(f"Engine.execution: expected an Execution or None, got {type(execution).__name__}")
+        if spawn is not None and not callable(spawn):
+            raise InputError(f"Engine.spawn: expected a function or None, got {type(spawn).__name__}")
+        if type(ancestors) is not tuple or any(type(name) is not str for name in ancestors):
+            raise InputError(f"Engine.ancestors: expected a tuple of names, got {type(ancestors).__name__}")
+        self._max_rounds, self._max_tool_calls, self._ledger = max_rounds, max_tool_calls, ledger
+        self._execution = Execution() if execution is None else execution
+        self._spawn, self._ancestors = spawn, ancestors
+        self._threads = ToolThreads() if threads is None else threads
+        self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
+        above = self._execution.signal
+        self._signal = Signal("engine", parents=() if above is None else (above,), clock=clock)
+        self._begin()
+        if workflow is not None:
+            self.bind_workflow(workflow)
+        if tools is not None:
+            self.bind_tool_runtime(tools)
+        if model is not None:
+            self.bind_model(model)
+        if model_runtime is not None:
+            self.bind_model_runtime(model_runtime)
+
+    def _begin(self) -> None:
+        self._workflow: Workflow[S, R] | None = None
+        self._tools: ToolSet | None = None
+        self._definition: ModelDefinition | None = None
+        self._service: BoundModel | None = None
+        self._walk: Walk[S, R] | None = None
+        self._journal: Journal | None = None
+        self._busy = False
+
+    # -- binding, each once
+
+    def bind_workflow(self, workflow: Workflow[S, R]) -> None:
+        """Fix what `run` walks through (R286).
+
+        Raises:
+            InputError: it is no `Workflow`. ConflictError: the engine has one.
+        """
+        if not isinstance(workflow, Workflow):
+            raise InputError(f"bind_workflow: expected a Workflow, got {type(workflow).__name__}")
+        self._check_unbound("workflow", self._workflow)
+        self._workflow = workflow
+
+    def bind_tool_runtime(self, tools: Sequence[Tool] | ToolSet) -> None:
+        """Fix what ``context.tools`` may call (R286).
+
+        Raises:
+            InputError, ToolDefinitionError: they are no tools, or no set. ConflictError: the engine has some.
+        """
+        given = tools if isinstance(tools, ToolSet) else ToolSet(tools)
+        self._check_unbound("tools", self._tools)
+        self._tools = given
+
+    def bind_model(self, definition: ModelDefinition) -> None:
+        """Have each run make a service of its own: its counts and its budget begin anew with each (R268).
+
+        Args:
+            definition: a `RunnerDefinition`, or a function of an `Execution` that returns a service. What it made is
+                closed with the run, where it has ``aclose``.
+
+        Raises:
+            InputError: it cannot be called. ConflictError: the engine has a model.
+        """
+        if not callable(definition):
+            raise InputError(f"bind_model: expected a definition, got {type(definition).__name__}")
+        self._check_unbound("model", self._definition or self._service)
+        self._definition = definition
+
+    def bind_model_runtime(self, service: ModelService) -> None:
+        """Have all runs use a service that exists: its counts, budget, signal and observers go on (R269, R272).
+
+        Args:
+            service: a `ModelRunner`, or what has ``invoke`` and ``prepare``, which are looked up now. Closed by
+                nobody here.
+
+        Raises:
+            InputError: it has not. ConflictError: the engine has a model.
+        """
+        bound = BoundModel("bind_model_runtime", service)
+        self._check_unbound("model", self._definition or self._service)
+        self._service = bound
+
+    def _check_unbound(self, name: str, known: object) -> None:
+        if known is not None:
+            raise ConflictError("engine", f"expected its {name} to be bound once, got another")
+
+    # -- reading
+
+    @property
+    def signal(self) -> Signal:
+        """Cancelling it cancels the run under way, and every later one."""
+        return self._signal
+
+    @property
+    def state(self) -> S | None:
+        """The state of the newest run of the workflow as it was committed last, however the run ended; None before."""
+        return None if self._walk is None else self._walk.state
+
+    @property
+    def journal(self) -> Journal:
+        """Nodes, routes and tools of the newest run; its model calls are in the journal of their runner.
+
+        Raises:
+            InputError: there was no run.
+        """
+        if self._journal is None:
+            raise InputError("Engine.journal: expected an engine that has run, got one that has not")
+        return self._journal
+
+    # -- running
+
+    @overload
+    async def run(
+        self,
+        start: Step[T],
+        *,
+        deps: Any = ...,
+        signal: Signal | None = ...,
+    ) -> T: ...
+    @overload
+    async def run(
+        self,
+        start: S,
+        *,
+        deps: Any = ...,
+        signal: Signal | None = ...,
+        model_id: str | None = ...,
+    ) -> R: ...
+    async def run(
+        self,
+        start: Any,
+        *,
+        deps: Any = None,
+        signal: Signal | None = None,
+        model_id: str | None = None,
+    ) -> Any:
+        """Run the workflow on a state, or call a step round after round, until it completes.
+
+        Args:
+            start: the state to begin with; or a function of round number and context that returns `Continue` or
+                `Complete`, sync or async (R288).
+            deps: the application's, for ``context.deps`` and tools.
+            signal: cancels this run, beside the engine's own; its reason is raised as it is (R289).
+            model_id: model of calls that name none; not for a step, which names its models itself.
+
+        Raises:
+            ConflictError: a run of this engine goes on.
+            InputError: ``start`` is neither, or there is no workflow for it; ``model_id`` beside a step.
+            BudgetError: ``max_rounds``, or what a node asked for is over a budget.
+            WorkflowError: a part of the workflow broke its contract.
+            BaseException: what engine, signal or runner was cancelled with; what a handler raised and no error
+                route took; `asyncio.CancelledError`, where the caller is cancelled.
+        """
+        workflow = self._workflow
+        by_hand = callable(start) and not isinstance(start, msgspec.Struct)
+        if signal is not None and not isinstance(signal, Signal):
+            raise InputError(f"run.signal: expected a Signal or None, got {type(signal).__name__}")
+        if by_hand and model_id is not None:
+            raise InputError("run.model_id: expected none for a step, which names the models of its calls itself")
+        if not by_hand and workflow is None:
+            raise InputError(f"run: expected a step, as the engine has no workflow, got {type(start).__name__}")
+        if model_id is not None and type(model_id) is not str:
+            raise InputError(f"run.model_id: expected str or None, got {type(model_id).__name__}")
+        with self._alone():
+            if by_hand:
+                return await self._run(
+                    lambda request: walk_steps(start, request, self._max_rounds), "", deps, signal, None
+                )
+            known = cast("Workflow[S, R]", workflow)
+            state = known.state.admit(start)
+
+            def walk(request: Request) -> Awaitable[R]:
+                self._walk = Walk(known, request, state, self._max_rounds)
+                return self._walk.go()
+
+            return await self._run(walk, known.name, deps, signal, model_id)
+
+    @overload
+    def fork(self, *, model: ModelDefinition, model_runtime: None = None) -> Self: ...
+    @overload
+    def fork(self, *, model: None = None, model_runtime: ModelService) -> Self: ...
+    def fork(self, *, model: ModelDefinition | None = None, model_runtime: ModelService | None = None) -> Self:
+        """An engine for a request beside this one's: the same workflow, tools, limits and signal, another model.
+
+        Args:
+            model: as `bind_model`; may be this engine's own.
+            model_runtime: as `bind_model_runtime`; another than this engine's, a child of it for instance.
+
+        Raises:
+            InputError: both of them, or none; or the service that this engine uses.
+        """
+        if (model is None) == (model_runtime is None):
+            got = "none of them" if model is None else "both"
+            raise InputError(f"fork: expected either model= or model_runtime=, got {got}")
+        if model_runtime is not None and self._service is not None and self._service.service is model_runtime:
+            raise InputError("fork: expected another service, got the engine's own; a runner has child() for this")
+        other = type(self).__new__(type(self))
+        other._max_rounds, other._max_tool_calls = self._max_rounds, self._max_tool_calls
+        other._ledger, other._execution = self._ledger, self._execution
+        other._spawn, other._ancestors, other._threads = self._spawn, self._ancestors, self._threads
+        other._new_id, other._clock, other._now_ms = self._new_id, self._clock, self._now_ms
+        other._signal = Signal("engine", parents=(self._signal,), clock=self._clock)
+        other._begin()
+        other._workflow, other._tools = self._workflow, self._tools
+        if model is not None:
+            other.bind_model(model)
+        if model_runtime is not None:
+            other.bind_model_runtime(model_runtime)
+        return other
+
+    # -- private
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._busy:
+            raise ConflictError(
+                "engine", "expected one request at a time, got another one; fork() makes an engine for it"
+            )
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    async def _run(
+        self,
+        walk: Callable[[Request], Awaitable[Any]],
+        workflow: str,
+        deps: Any,
+        signal: Signal | None,
+        model_id: str | None,
+    ) -> Any:
+        """Have a task do the walking, and wait for it as long as it is wanted."""
+        above = Execution() if self._service is None else self._service.execution
+        signals = tuple(one for one in (self._signal, signal, above.signal) if one is not None)
+        async with Bound(Signal("engine", parents=signals, clock=self._clock)):
+            request, made = self._request(signals, above, workflow, deps, model_id)
+            worker = asyncio.ensure_future(_awaited(walk(request)))
+            worker.set_name("agentloop engine")
+            try:
+                await asyncio.wait({worker})
+            finally:
+                request.end(_reason(signals) or RunCancelled(request.part.span_id, "signal"))
+                if not worker.done():
+                    worker.cancel()
+                    worker.add_done_callback(_left)
+                if request.effects.any:
+                    await settle(request.effects.idle())
+                if made is not None:
+                    await settle(made.close())
+            return worker.result()
+
+    def _request(
+        self, signals: tuple[Signal, ...], above: Execution, workflow: str, deps: Any, model_id: str | None
+    ) -> tuple[Request, BoundModel | None]:
+        """What the run's parts share, and the service that was made for it."""
+        told = self._execution.diagnostics or above.diagnostics
+        part = Diagnostics(new_id=self._new_id, now_ms=self._now_ms) if told is None else told.child()
+        signal = Signal(part.span_id, parents=signals, clock=self._clock)
+        made = None
+        if self._definition is not None:
+            made = BoundModel("bind_model", self._definition(Execution(signal=signal, diagnostics=part)))
+        model = self._service if made is None else made
+        ledger = self._ledger or (None if model is None else model.ledger) or Ledger()
+        self._journal = part.journal
+        request = Request(
+            workflow=workflow,
+            part=part,
+            emitter=part.bind(None if model is None else model.observers),
+            signal=signal,
+            ledger=ledger if self._max_tool_calls is None else ledger.child(tool_calls=self._max_tool_calls),
+            model=model,
+            model_id=model_id,
+            tools=self._tools,
+            threads=self._threads,
+            spawn=self._spawn,
+            ancestors=self._ancestors,
+            deps=deps,
+            new_id=self._new_id,
+            clock=self._clock,
+        )
+        return request, made
+
+    def __repr__(self) -> str:
+        return f"<Engine of {'steps' if self._workflow is None else repr(self._workflow.name)}>"
+
+
+async def _awaited(walk: Awaitable[Any]) -> Any:
+    return await walk
+
+
+def _reason(signals: tuple[Signal, ...]) -> BaseException | None:
+    return next((one.reason for one in signals if one.reason is not None), None)
+
+
+def _left(worker: asyncio.Task[Any]) -> None:
+    """A run that was left has come to its end after all; nobody waits for what it raised."""
+    if not worker.cancelled() and (error := worker.exception()) is not None:
+        _log.debug("a handler that its run had left ended with %s", type(error).__name__)
