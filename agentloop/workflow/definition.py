@@ -15,6 +15,7 @@ routes and the routes of errors. Everything else that is refused is a wrong valu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import msgspec
@@ -135,7 +136,7 @@ def define_workflow(
         rule = f"start: expected the id of a node, got {str(first)[:80]!r}"
         raise WorkflowError("unknown_target", "", rule)
     check_graph(first, {one: _edges(node) for one, node in by_id.items()})
-    return Workflow(name, state=kind, nodes=by_id, start=first, is_result=is_result)
+    return Workflow(name, state=kind, nodes=MappingProxyType(by_id), start=first, is_result=is_result)
 
 
 def _check_node(node: Node, fields: tuple[str, ...]) -> None:

@@ -58,7 +58,7 @@ class Engine(Generic[S, R]):
         tools: see `bind_tool_runtime`.
         max_rounds: rounds of one run, 1 and up, 8 by default (R287). One more ends it with `BudgetError`
             (``max_rounds``): what a run returns is its result, and half of one is none. ``state`` is kept.
-        max_tool_calls: tool calls of one run, 0 and up; None is no limit of its own.
+        max_tool_calls: tool calls of one run, those of its agents included, 0 and up; None is no limit of its own.
         ledger: what tools and agents are debited to; by default that of the bound `ModelRunner`.
         execution: what the engine's runs are a part of: its signal cancels them, and below its diagnostics they are
             told. By default those of the bound runner, where it exists already.
@@ -376,13 +376,18 @@ class Engine(Generic[S, R]):
             worker.set_name("agentloop engine")
             try:
                 await asyncio.wait({worker})
+            except asyncio.CancelledError:
+                if not worker.done() or worker.cancelled() or worker.exception() is not None:
+                    raise  # else the result was there first, and stands
             finally:
-                request.end(_reason(signals) or RunCancelled(request.part.span_id, "signal"))
+                reason = _reason(signals) or RunCancelled(request.part.span_id, "signal")
+                request.signal.cancel(reason)
                 if not worker.done():
                     worker.cancel()
                     worker.add_done_callback(_left)
                 if request.effects.any:
                     await settle(request.effects.idle())
+                request.end(reason)
                 if made is not None:
                     await settle(made.close())
             return worker.result()

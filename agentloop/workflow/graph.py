@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 import msgspec
 
 from ..errors import WorkflowError
 
 __all__ = ["Graph", "check_graph"]
+
+_SHOWN: Final = 8
+"""Nodes of a long cycle that an error names."""
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +78,9 @@ def _check_cycles(nodes: Mapping[str, Graph]) -> None:
                 done.add(one)
             elif one in trail:
                 ids = list(trail)
-                cycle = " -> ".join([*ids[ids.index(one) :], one])
-                rule = f"expected a node with starts_round=True in each cycle, got none in {cycle[:400]}"
+                cycle = ids[ids.index(one) :]
+                shown = [*cycle[:_SHOWN], *([f"{len(cycle) - _SHOWN} more"] if len(cycle) > _SHOWN else []), one]
+                rule = f"expected a node with starts_round=True in each cycle, got none in {' -> '.join(shown)}"
                 raise WorkflowError("endless_cycle", one, rule)
             elif one not in done and not nodes[one].starts_round:
                 trail[one] = None

@@ -15,7 +15,7 @@ from ..tools import ToolSet
 from .agents import Spawn
 from .models import BoundModel
 
-__all__ = ["STEP", "Effects", "Request", "Visit"]
+__all__ = ["Effects", "Request", "STEP", "Visit"]
 
 STEP: Final = "step"
 """What the rounds of a step are told as, in place of a node."""
@@ -142,8 +142,7 @@ class Request:
         )
 
     def end(self, reason: BaseException) -> None:
-        """Nothing more is wanted. A node that goes on all the same is told as cancelled."""
-        self.signal.cancel(reason)
+        """Nothing more is waited for. A node that goes on all the same is told as cancelled."""
         if self._open is not None:
             self.leave(self._open, reason)
 

@@ -1,6 +1,7 @@
 """The typed state of a workflow: a frozen struct that is replaced, never changed.
 
-What a node returns is checked against the fields' types and put into a new state. Who reads a state reads
+What a node returns is checked against the fields' types and put into a new state. What is an object of the
+field's own class already, a struct for instance, is taken as it is. Who reads a state reads
 the struct itself; where a field's type is a list, a dict or a set, a copy of that container, so that
 nothing done to it reaches the state. Tuples are read as they are, and cost nothing.
 """
