@@ -30,7 +30,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         to: id of the node that comes next; or
         complete: the workflow's result: a value, None included, or a sync function of the state that returns it.
         when: whether this route is taken, see `Guard`; None is always, so nothing may come after it.
-        label: what a drawing says beside it; by default the guard's name.
+        label: what a drawing says beside it; by default the guard's name, its underscores as spaces.
 
     Raises:
         InputError: a value of another type; both of ``to`` and ``complete``, or none; an async function.
@@ -61,7 +61,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if self.label is not None:
             return self.label
         name = getattr(self.when, "__name__", "")
-        return "" if self.when is None else "when" if name in ("", "<lambda>") else str(name)
+        return "" if self.when is None else "when" if name in ("", "<lambda>") else str(name).replace("_", " ").strip()
 
 
 class Node(msgspec.Struct, frozen=True, eq=False):
