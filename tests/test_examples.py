@@ -69,7 +69,7 @@ SHOWS = {
     "08_workflow.py": [
         "result: The moon pulls the sea; so tides rise.",
         "state:  1 revision, facts: The moon pulls the sea.",
-        "  round 1: research, success\n  round 2: write, success\n  round 2: review, success\n  round 3: write, success",
+        "  round 1: research, success\n  round 2: write, success\n  round 2: review, success\n",
         "flowchart TD\n",
         '  n0 -.->|"on error"| n3\n  n1 -->|"2 times"| n2\n  n2 -->|"is good"| done\n  n2 -->|"revise"| n1\n',
         "  linkStyle 0,1,3,4,5 ",
