@@ -25,6 +25,7 @@ this map and holds the imports to it.
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
+    delegation.py    10  an agent as a tool of another
     eager.py         10  a task that takes its first step at once
     basis.py         10  whether a run is taken up with what it was started with
     windows.py       10  one run as its host sees it
@@ -42,6 +43,7 @@ this map and holds the imports to it.
 """
 
 from .agent import Agent
+from .delegation import delegate
 from .effects import Ledger, ResendPolicy, Signal
 from .error_info import ErrorInfo, error_info
 from .errors import (
@@ -421,6 +423,7 @@ __all__ = [
     "decode_tool_feedback",
     "decode_tool_result",
     "define_workflow",
+    "delegate",
     "encode_event",
     "error_info",
     "event_id",

@@ -136,8 +136,9 @@ class Conversations:
     async def forget(self, *, conversation: str | None = None, ref: str | None = None) -> None:
         """Drop an ended run, or a conversation with all its ended runs, and the room they take.
 
-        With a conversation go the calls that made summaries of it. One that was made for a start of
-        which no run came is dropped with them where the conversation has other ones, and else by its ``ref``.
+        With a run go those that agents did for it (`delegate`); with a conversation also the calls that made
+        summaries of it. One that was made for a start of which no run came is dropped with them where the
+        conversation has other ones, and else by its ``ref``.
 
         Raises:
             InputError: not exactly one of the two was given.
@@ -154,6 +155,7 @@ class Conversations:
         else:
             check_ref(ref)
             runs = [] if ref is None else [ref]
+        runs += await self._store.children_of(runs)
         await self._runs.whole(self._store.forget(runs))
         for run_id in runs:
             self._runs.live.pop(run_id, None)

@@ -237,6 +237,8 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             model call or tool. None is no limit.
         max_equal_calls: how often the same tool may be asked with the same arguments text in one
             run, 1 and up. None is no limit.
+        max_depth: how deep the runs may be nested that its tools have agents do (`delegate`), the run itself
+            being at 0; 0 and up, where 0 allows none. That of the outermost run holds for all of them.
         reply_bytes, feedback_bytes, request_bytes, collection_bytes: one reply; one feedback with
             its call id, which ends the run where it leaves no room for an answer; one expanded
             request; all exchanges of the run.
@@ -253,6 +255,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_tokens: int | None = None
     max_seconds: float | None = None
     max_equal_calls: int | None = None
+    max_depth: int = CHILD_DEPTH
     reply_bytes: int = REPLY_BYTES
     feedback_bytes: int = FEEDBACK_BYTES
     request_bytes: int = REQUEST_BYTES
@@ -271,6 +274,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             check_seconds("LoopLimits.max_seconds", self.max_seconds)
         if self.max_equal_calls is not None:
             check_count("LoopLimits.max_equal_calls", self.max_equal_calls, 1)
+        check_count("LoopLimits.max_depth", self.max_depth, 0)
         check_count("LoopLimits.reply_bytes", self.reply_bytes, 256)
         check_count("LoopLimits.feedback_bytes", self.feedback_bytes, 256)
         check_count("LoopLimits.request_bytes", self.request_bytes, 1_024)

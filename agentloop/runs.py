@@ -12,14 +12,26 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 from .agent import Agent
 from .basis import check_input, check_same
 from .contexts import Begun, Contexts
+from .delegation import DELEGATE, Delegate
 from .eager import Eager
-from .effects import Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
-from .errors import AgentLoopError, ConflictError, InputError, NotOwnerError, RunCancelled
+from .effects import ChildWaits, Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
+from .errors import (
+    AgentLoopError,
+    ConflictError,
+    InputError,
+    LostError,
+    NotOwnerError,
+    RunCancelled,
+    RunPaused,
+    ToolFailed,
+    UnsettledError,
+)
 from .exchange import Book, Fact, ReceiptMint, Turn
 from .life import Life
 from .limits import CLOSE_SECONDS, TOOL_THREADS, WAIT_SECONDS
@@ -30,8 +42,9 @@ from .providers import Provider
 from .results import RunResult, result_of
 from .runner import Asking, Host
 from .sinks import Emitter, Feed, Observer, ObserverHub
+from .tools import ToolSet
 from .unsettled import require_settled
-from .windows import LiveRun, RunOptions, input_digest, retrieve
+from .windows import LiveRun, Parent, RunInput, RunOptions, admitted, input_digest, retrieve
 
 __all__ = ["Runs"]
 
@@ -136,6 +149,7 @@ class Runs:
         *,
         kept: bool,
         begun: Begun | None = None,
+        parent: Parent | None = None,
     ) -> LiveRun:
         """Store the run's origin and launch it, unless it is there already."""
         conversation, run_id = options.get("conversation"), options.get("run_id")
@@ -155,6 +169,7 @@ class Runs:
                     checkpoint=options.get("checkpoint", False),
                     at_ms=self._now_ms(),
                     context=None if begun is None else begun.cut,
+                    parent=None if parent is None else parent.span_id,
                 ),
                 run_id=ref,
                 conversation=conversation,
@@ -165,9 +180,13 @@ class Runs:
                 live = self._join(ref, kept=kept, wait=wait)
                 if live is not None:
                     return live
-                begun = await self._again(agent, await self._own(ref))
+                begun = await self._again(agent, asking, await self._own(ref), parent)
             anonymous = run_id is None and conversation is None
-            return self._launch(agent, asking, ref, options, anonymous=anonymous, kept=kept, wait=wait, begun=begun)
+            if parent is not None and parent.live is not None:
+                anonymous = parent.live.anonymous  # it is kept as long as what it was done for
+            return self._launch(
+                agent, asking, ref, options, anonymous=anonymous, kept=kept, wait=wait, begun=begun, parent=parent
+            )
 
     async def open_within(
         self,
@@ -209,13 +228,78 @@ class Runs:
                     asking = check_same(agent, asking, turn)
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
-                    begun = await self._again(agent, turn)
+                    begun = await self._again(agent, asking, turn, None)
                     live = self._launch(agent, asking, ref, options, anonymous=False, kept=True, wait=wait, begun=begun)
                 except BaseException:
                     if self.sends.of(ref) is None:
                         await self._let_go(ref)
                     raise
             return live
+
+    async def spawn(
+        self, agent: Agent[Any], input: RunInput, parent: Parent, *, run_id: str | None = None, deps: Any = None
+    ) -> RunResult[Any]:
+        """Run an agent for somebody else, to its end; a cancel of the caller has recorded that end.
+
+        Args:
+            run_id: where it is there already it is joined, or taken up and goes on.
+
+        Raises:
+            ToolFailed: it would be deeper than ``parent.max_depth``; nothing was begun.
+            ChildWaits: it was left without an end. Otherwise as `Runtime.run`.
+        """
+        if parent.depth > parent.max_depth:
+            rule = (
+                f"agents may be asked {parent.max_depth} deep at most" if parent.max_depth else "no agent may be asked"
+            )
+            raise ToolFailed(f"Nothing ran: {rule} here.")
+        asking = agent.prepare(self._provider.dialect)
+        above = parent.live
+        options = RunOptions(deps=deps)
+        if run_id is not None:
+            options["run_id"] = run_id
+        if above is not None and above.patience is not None:
+            options["checkpoint"], options["wait"] = True, None
+        messages = admitted(asking, input)
+        live = await self._begun_child(
+            lambda: self.open(agent, asking, messages, options, kept=above is not None and above.kept, parent=parent)
+        )
+        if above is not None:
+            above.children.add(live)
+        try:
+            return await live.wait()
+        except asyncio.CancelledError:
+            await settle(live.cancel())
+            raise
+        except (RunPaused, UnsettledError) as error:
+            raise ChildWaits(error) from error
+        finally:
+            if above is not None:
+                above.children.discard(live)
+
+    async def _begun_child(self, begin: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
+        """Begin a child, or take it up: the lease that a dead process had on it may outlive that on its parent."""
+        try:
+            return await self.attend(begin)
+        except NotOwnerError as error:
+            if error.seconds_left is None:
+                raise ChildWaits(error) from error
+            seconds = error.seconds_left
+        await self._sleep(seconds)
+        try:
+            return await self.attend(begin)
+        except NotOwnerError as error:  # its owner lives
+            raise ChildWaits(error) from error
+
+    async def _spawn_for(
+        self, live: LiveRun, ledger: Ledger, deps: Any, effect_id: str, agent: Agent[Any], input: RunInput
+    ) -> RunResult[Any]:
+        """Run an agent for an execution of a tool of a run: its reference is that of the execution."""
+        depth, max_depth = 1, live.agent.limits.max_depth
+        if live.parent is not None:
+            depth, max_depth = live.parent.depth + 1, live.parent.max_depth
+        parent = Parent(ledger, effect_id, depth, max_depth, live)
+        return await self.spawn(agent, input, parent, run_id=effect_id, deps=deps)
 
     async def settle_left(self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]]) -> None:
         """Take a run that goes on nowhere, make a step, and give it up again."""
@@ -289,10 +373,11 @@ class Runs:
         kept: bool,
         wait: float | None,
         begun: Begun | None,
+        parent: Parent | None = None,
     ) -> LiveRun:
         """Drive a run whose facts are here and which this runtime owns."""
         turn = self._store.book.turn(ref)
-        live = LiveRun(ref, Feed(), agent, anonymous=anonymous)
+        live = LiveRun(ref, Feed(), agent, anonymous=anonymous, parent=parent)
         checkpoint = turn.opened.checkpoint
         live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
         if checkpoint:
@@ -307,22 +392,37 @@ class Runs:
         driver.begin()  # at once: its request need not wait for others that are opened meanwhile
         return live
 
-    def _ledger_of(self, agent: Agent[Any]) -> Ledger:
+    def _ledger_of(self, agent: Agent[Any], parent: Parent | None = None) -> Ledger:
         limits = agent.limits
         return Ledger(
             model_calls=limits.max_model_calls,
             tool_calls=limits.max_tool_calls,
             tokens=limits.max_tokens,
-            parent=self._ledger,
+            parent=self._ledger if parent is None else parent.ledger,
         )
 
-    async def _again(self, agent: Agent[Any], turn: Turn) -> Begun | None:
-        """What was begun before a run that is taken up: its cut stands, and what summaries cost is spent."""
-        if turn.opened.context is None:
+    async def _again(self, agent: Agent[Any], asking: Asking[Any], turn: Turn, parent: Parent | None) -> Begun | None:
+        """What was begun for a run that is taken up: its cut stands, and what summaries and children cost is spent."""
+        if turn.opened.context is None and not any(tool.kind == DELEGATE for tool in asking.toolset):
             return None
-        ledger = self._ledger_of(agent)
+        ledger = self._ledger_of(agent, parent)
         await self.contexts.note_spent(turn, ledger)
+        await self._note_children(turn, asking.toolset, ledger)
         return Begun(turn.run_id, turn.opened.context, ledger, itertools.count(1))
+
+    async def _note_children(self, turn: Turn, tools: ToolSet, ledger: Ledger) -> None:
+        """Count what runs that agents did for a run, and those below them, have used of its budget."""
+        for entry in turn.entries:
+            for slot in entry.slots:
+                tool = tools.get(slot.call.name)
+                if not isinstance(tool, Delegate) or slot.effect_id is None:
+                    continue
+                try:
+                    child = await self._store.turn(slot.effect_id)
+                except LostError:  # it was never begun, or is forgotten
+                    continue
+                _note_spent(child, ledger)
+                await self._note_children(child, tool.agent.toolset, ledger)
 
     def _scope(
         self,
@@ -333,18 +433,16 @@ class Runs:
         turn: Turn,
         begun: Begun | None,
     ) -> Scope:
-        sink = options.get("sink")
-        ledger = self._ledger_of(agent) if begun is None else begun.ledger
+        sink, deps = options.get("sink"), options.get("deps")
+        ledger = self._ledger_of(agent, live.parent) if begun is None else begun.ledger
         numbers = None if begun is None else begun.numbers
         if turn.model_calls:  # of an earlier owner
-            ledger.note_spent("model_calls", turn.model_calls)
-            ledger.note_spent("tool_calls", turn.tool_calls)
-            ledger.note_spent("tokens", 0 if turn.usage is None else turn.usage.total_tokens)
+            _note_spent(turn, ledger)
         return Scope(
             run_id=live.ref,
             agent=agent.name,
             conversation=turn.opened.conversation,
-            deps=options.get("deps"),
+            deps=deps,
             provider=self._provider,
             store=self._store,
             mint=self._mint,
@@ -357,7 +455,13 @@ class Runs:
             tools=asking.toolset,
             threads=self.threads,
             emitter=Emitter(
-                live.ref, live.feed, sink=sink, observers=self._observers, numbers=numbers, now_ms=self._now_ms
+                live.ref,
+                live.feed,
+                sink=sink,
+                observers=self._observers,
+                parent_span_id=None if live.parent is None else live.parent.span_id,
+                numbers=numbers,
+                now_ms=self._now_ms,
             ),
             new_id=self._new_id,
             clock=self._clock,
@@ -369,6 +473,7 @@ class Runs:
             label=asking.label,
             check=asking.check,
             final=asking.final,
+            spawn=partial(self._spawn_for, live, ledger, deps),
         )
 
     def _resting(self, live: LiveRun) -> Callable[[float], Awaitable[None]]:
@@ -437,7 +542,7 @@ class Runs:
         in_tools = {
             live.task: live
             for live in self.live.values()
-            if live.kept and live.task is not None and live.goes_on and self.sends.of(live.ref) is None
+            if live.kept and live.task is not None and live.goes_on and not live.sending(self.sends)
         }
         if in_tools:
             _, late = await asyncio.wait(in_tools, timeout=CLOSE_SECONDS)
@@ -474,3 +579,10 @@ class Runs:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
+
+
+def _note_spent(turn: Turn, ledger: Ledger) -> None:
+    """Count what an earlier owner of a run has used."""
+    ledger.note_spent("model_calls", turn.model_calls)
+    ledger.note_spent("tool_calls", turn.tool_calls)
+    ledger.note_spent("tokens", 0 if turn.usage is None else turn.usage.total_tokens)

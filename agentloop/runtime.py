@@ -20,7 +20,7 @@ import msgspec
 from .agent import Agent
 from .basis import read_by, require_agent
 from .conversations import Conversations
-from .effects import Ledger, ResendPolicy, Signal, settle
+from .effects import ChildWaits, Ledger, ResendPolicy, Signal, settle
 from .errors import InputError, LostError
 from .events import TextPreview
 from .events.envelope import random_id, wall_ms
@@ -35,7 +35,7 @@ from .runs import Runs
 from .sinks import Follower, Observer, require_observer
 from .tools import Tool, ToolSet
 from .unfinished import UnfinishedRuns
-from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_options, check_ref, sequence_of
+from .windows import LiveRun, Parent, Run, RunInput, RunOptions, admitted, check_options, check_ref, sequence_of
 from .workflow import Engine, RunnerDefinition, Workflow
 
 __all__ = ["Runtime"]
@@ -297,6 +297,7 @@ class Runtime(Conversations, UnfinishedRuns):
             max_rounds=max_rounds,
             max_tool_calls=max_tool_calls,
             execution=Execution(signal=signal, diagnostics=given.diagnostics),
+            spawn=self._spawn,
             threads=self._runs.threads,
             new_id=self._new_id,
             clock=self._clock,
@@ -395,6 +396,24 @@ class Runtime(Conversations, UnfinishedRuns):
             ended = await self._runs.whole(self._runs.end_left(ref, author))
 
     # -- private
+
+    async def _spawn(
+        self,
+        agent: Agent[T],
+        input: RunInput,
+        /,
+        *,
+        ledger: Ledger,
+        parent_span_id: str,
+        run_id: str | None = None,
+        deps: Any = None,
+    ) -> RunResult[T]:
+        """Run an agent for a workflow; what it may ask of others, it may as in a run of its own."""
+        parent = Parent(ledger, parent_span_id, 0, agent.limits.max_depth)
+        try:
+            return await self._runs.spawn(agent, input, parent, run_id=run_id, deps=deps)
+        except ChildWaits as left:
+            raise left.error from left.error.__cause__
 
     async def _read(self, live: LiveRun, agent: Agent[Any] | None) -> RunResult[Any]:
         """The result of a run of this runtime, with the value that ``agent`` makes where one is given."""

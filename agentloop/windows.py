@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, Self, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 from .admission import digest_bytes
 from .agent import Agent
-from .effects import Patience, Sends
+from .effects import Ledger, Patience, Sends
 from .errors import InputError, ModelPending, RunCancelled
 from .events import event_id, event_sequence
 from .exchange import canonical_bytes
@@ -22,6 +22,7 @@ from .sinks import Feed, Follower, Sink, require_sink
 
 __all__ = [
     "LiveRun",
+    "Parent",
     "Run",
     "RunInput",
     "RunOptions",
@@ -69,11 +70,30 @@ class RunOptions(TypedDict, total=False):
 _INPUT_DOMAIN = "agentloop/input/v1"
 
 
+class Parent(NamedTuple):
+    """What a run is done for that an agent does for somebody else.
+
+    Attributes:
+        ledger: what the run is debited to besides its own limits.
+        span_id: of the execution that waits for it, for events.
+        depth: of the run, 1 and up; 0 where it is done for a workflow, which is no agent.
+        max_depth: how deep it, and those below it, may be.
+        live: the run that waits for it; None where that is no run.
+    """
+
+    ledger: Ledger
+    span_id: str
+    depth: int
+    max_depth: int
+    live: LiveRun | None = None
+
+
 class LiveRun:
     """One launched run: its feed and its task.
 
     Attributes:
         agent: whose run it is.
+        children: the runs that go on for it. parent: what it goes on for itself; None for nobody.
         closed: whether its end is a fact; it may have left off without one.
         driving: whether its driver has not left it; a send may go on after that.
         kept: whether it is left unfinished, to be resumed, when the runtime closes.
@@ -87,12 +107,14 @@ class LiveRun:
     __slots__ = (
         "agent",
         "anonymous",
+        "children",
         "closed",
         "driving",
         "feed",
         "holds",
         "kept",
         "left",
+        "parent",
         "patience",
         "pause",
         "ref",
@@ -102,8 +124,11 @@ class LiveRun:
         "task",
     )
 
-    def __init__(self, ref: str, feed: Feed, agent: Agent[Any], *, anonymous: bool) -> None:
-        self.ref, self.feed, self.agent, self.anonymous = ref, feed, agent, anonymous
+    def __init__(
+        self, ref: str, feed: Feed, agent: Agent[Any], *, anonymous: bool, parent: Parent | None = None
+    ) -> None:
+        self.ref, self.feed, self.agent, self.anonymous, self.parent = ref, feed, agent, anonymous, parent
+        self.children: set[LiveRun] = set()
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
         self.closed = self.kept = self.pause = self.left = self.resting = False
         self.driving = True
@@ -124,6 +149,10 @@ class LiveRun:
     def goes_on(self) -> bool:
         """Whether its task has not ended."""
         return self.task is not None and not self.task.done()
+
+    def sending(self, sends: Sends) -> bool:
+        """Whether a send of it, or of a run that goes on for it, lives apart from its driver."""
+        return sends.of(self.ref) is not None or any(child.sending(sends) for child in self.children)
 
     async def wait(self) -> RunResult[Any]:
         """The result; a cancel of the caller leaves the run alone."""

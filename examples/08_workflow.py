@@ -56,7 +56,7 @@ def is_good(article: Article) -> bool:
     return article.fault is None
 
 
-workflow = al.define_workflow(
+workflow: al.Workflow[Article, str] = al.define_workflow(
     "article",
     state=Article,
     nodes=[
@@ -97,8 +97,7 @@ workflow = al.define_workflow(
 
 def answer(request: al.ModelRequest) -> al.ModelReply:
     """What a model would say; it follows from what it is asked."""
-    asked = str(request.messages[-1].content)
-    if asked.startswith("Revise, 11 words are too many"):
+    if "Revise, 11 words are too many" in str(request.messages):
         return reply(text="The moon pulls the sea; so tides rise.")
     return reply(text="The moon pulls at the sea, and so the tides rise.")
 
@@ -108,16 +107,12 @@ SCRIPT = [reply(calls=[call("look_up", topic="tides")]), reply(text="The moon pu
 
 async def main() -> None:
     async with al.Runtime(provider(SCRIPT)) as runtime:
-
-        async def spawn(agent: al.Agent[Any], input: Any, /, **given: Any) -> al.RunResult[Any]:
-            return await runtime.run(agent, input, deps=given["deps"])
-
-        engine = al.Engine(workflow, tools=[count_words], max_rounds=3, spawn=spawn)
-        engine.bind_model_runtime(runtime.runner(max_calls=4))
+        engine = runtime.engine(workflow, tools=[count_words], max_rounds=3, max_calls=4)  # calls of the agent included
         text = await engine.run(Article(topic="tides"), deps={"tides": "The moon does it."})
 
     print(f"result: {text}")
-    print(f"state:  {engine.state.revisions} revision, facts: {engine.state.facts}")
+    if (state := engine.state) is not None:  # as it was committed last, however a run ends
+        print(f"state:  {state.revisions} revision, facts: {state.facts}")
     for trace in engine.journal.nodes:
         print(f"  round {trace.round}: {trace.node}, {trace.status}")
     print(workflow.to_mermaid(engine.journal), end="")

@@ -75,6 +75,13 @@ SHOWS = {
         "  linkStyle 0,1,3,4,5 ",
         "refused: endless_cycle: node 'a': ",
     ],
+    "10_delegate.py": [
+        "order-1        tool.started ask_clerk",
+        "the clerk reads: 7 | There is no tool named 'set_price', and nothing ran. Expected one of find_price.",
+        "order-1/0.0    run.ended    completed",
+        "clerk: The blue mug costs 7, the red one 9. (3 model calls, 2 tool calls)",
+        "both:  5 of 20 model calls; prices {'blue mug': 7, 'red mug': 9}",
+    ],
 }
 
 GUARD = """

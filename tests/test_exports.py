@@ -14,6 +14,7 @@ from tests.source import PACKAGE, modules, public_names, tree
 # What the top level takes from packages that it does not re-export whole.
 CHOSEN = {
     "agentloop.agent": ["Agent"],
+    "agentloop.delegation": ["delegate"],
     "agentloop.effects": ["Ledger", "ResendPolicy", "Signal"],
     "agentloop.error_info": ["ErrorInfo", "error_info"],
     "agentloop.exchange": [

@@ -60,6 +60,7 @@ def test_a_loop_starts_from_these_limits() -> None:
         "max_tokens": None,
         "max_seconds": None,
         "max_equal_calls": None,
+        "max_depth": 1,
         "reply_bytes": 64 * KIB,
         "feedback_bytes": 4 * KIB,
         "request_bytes": 2 * MIB,

@@ -9,7 +9,7 @@ import pytest
 
 import agentloop as al
 from agentloop.errors import BudgetError, InputError, RunCancelled
-from agentloop.testing import FakeClock, RecordingSink, ScriptedProvider, reply
+from agentloop.testing import FakeClock, RecordingSink, ScriptedProvider, call, reply
 from tests.workflow.flows import Draft, flow, node
 
 
@@ -151,3 +151,110 @@ async def test_steps_run_on_a_runtime_as_well() -> None:
             ("", "step", 1),
             ("", "step", 2),
         ]
+
+
+# -- agents
+
+
+@al.tool(idempotent=True)
+async def look_up(topic: str, ctx: al.ToolContext[dict[str, str]]) -> str:
+    """Look a topic up."""
+    return ctx.deps[topic]
+
+
+READER = al.Agent(name="reader", instructions="Read.", tools=[look_up])
+
+
+async def test_an_agent_of_a_node_is_a_run_of_its_own_on_the_budget_of_the_workflow() -> None:
+    """(R268, R270)"""
+    seen, counts = RecordingSink(), []
+    provider = ScriptedProvider([reply(calls=[call("look_up", topic="tides")]), reply("The moon."), reply("Said.")])
+
+    async def use(state: Draft, context: al.NodeContext) -> dict[str, Any]:
+        result = await context.agents.run(READER, state.topic, run_id="child")
+        counts.append((context.model.call_count, context.model.total_call_count, context.model.remaining_calls))
+        await context.model.invoke("x")
+        with pytest.raises(BudgetError):
+            await context.model.invoke("x")
+        return {"text": result.require_text()}
+
+    async with al.Runtime(provider, observers=[seen]) as runtime:
+        engine = runtime.engine(flow(node("use", use, provides=("text",))), max_calls=3, max_tool_calls=1)
+        assert await engine.run(Draft(), deps={"tides": "It is the moon."}) == "The moon."
+        assert (await runtime.result("child")).tool_calls == 1
+    assert counts == [(0, 2, 1)]
+    assert [fed.text for fed in provider.requests[1].exchanges[0].feedback] == ["It is the moon."]
+    visit = seen.of(al.NodeStarted)[0].invocation_id
+    assert [event.parent_span_id for event in seen.events if event.type == "run.started"] == [visit]
+
+
+async def test_an_agent_that_has_no_budget_left_ends_with_a_limit() -> None:
+    """(R269)"""
+    outcomes = []
+
+    async def use(state: Draft, context: al.NodeContext) -> None:
+        outcomes.append((await context.agents.run(READER, "x")).outcome)
+        outcomes.append((await context.agents.run(READER, "x")).outcome)
+
+    async with al.Runtime(ScriptedProvider([reply("1")])) as runtime:
+        await runtime.engine(flow(node("use", use)), runner=runtime.runner(max_calls=1)).run(Draft())
+    assert outcomes == ["completed", "limit_reached"]
+
+
+async def test_an_agent_of_a_node_may_ask_others_as_in_a_run_of_its_own() -> None:
+    asks = al.delegate(READER, name="ask", description="Ask.", tools=[])
+    chief = al.Agent(name="chief", tools=[asks])
+    alone = al.Agent(name="chief", tools=[asks], limits=al.LoopLimits(max_depth=0))
+    script = [reply(calls=[call("ask", task="x")]), reply("Read."), reply("Done.")]
+    refused = [reply(calls=[call("ask", task="x")]), reply("Not done.")]
+    async with al.Runtime(ScriptedProvider([*script, *refused])) as runtime:
+
+        async def use(state: Draft, context: al.NodeContext) -> dict[str, str]:
+            agent = chief if state.tries else alone
+            return {"text": (await context.agents.run(agent, "x")).text}
+
+        engine = runtime.engine(flow(node("use", use, provides=("text",))))
+        assert await engine.run(Draft(tries=1)) == "Done."
+        assert await engine.run(Draft(tries=0)) == "Not done."
+
+
+async def test_an_agent_as_a_tool_is_a_part_of_its_call_in_a_node_as_well() -> None:
+    asks = al.delegate(READER, name="ask", description="Ask.", tools=[])
+    seen = RecordingSink()
+
+    async def use(state: Draft, context: al.NodeContext) -> dict[str, str]:
+        answer = await context.tools.call("ask", {"task": "x"})
+        assert (await runtime.result(answer.invocation_id)).text == "Read."
+        return {"text": answer.require()}
+
+    async with al.Runtime(ScriptedProvider([reply("Read.")]), observers=[seen]) as runtime:
+        engine = runtime.engine(flow(node("use", use, provides=("text",))), tools=[asks], max_calls=1)
+        assert await engine.run(Draft()) == "Read."
+    call_id = seen.of(al.ToolStarted)[0].invocation_id
+    assert [event.parent_span_id for event in seen.events if event.type == "run.started"] == [call_id]
+
+
+async def test_a_cancel_of_a_workflow_ends_the_run_of_its_agent_first() -> None:
+    """(R289, R292)"""
+    inside, why = asyncio.Event(), ValueError("why")
+
+    async def never(request: al.ModelRequest) -> al.ModelReply:
+        inside.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def use(state: Draft, context: al.NodeContext) -> None:
+        await context.agents.run(READER, "x", run_id="child")
+
+    seen = RecordingSink()
+    async with al.Runtime(ScriptedProvider([never]), observers=[seen]) as runtime:
+        engine = runtime.engine(flow(node("use", use)))
+        run = asyncio.create_task(engine.run(Draft()))
+        await inside.wait()
+        engine.signal.cancel(why)
+        with pytest.raises(ValueError, match="why") as caught:
+            await run
+        assert caught.value is why
+        with pytest.raises(RunCancelled):
+            await runtime.result("child")
+    assert seen.types[-2:] == ["run.ended", "node.ended"]

@@ -1,5 +1,6 @@
 """The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
+from .child import ChildWaits
 from .collecting import Collecting
 from .detached import Patience, PendingSend, Sends
 from .execution import answer_call, give_back, has_room, skip_calls
@@ -15,6 +16,7 @@ from .tool_call import ToolOutcome, ToolThreads, execute
 
 __all__ = [
     "Bound",
+    "ChildWaits",
     "Claim",
     "Collecting",
     "Label",

@@ -8,16 +8,18 @@ state with feedback while this process lives: ``done``, ``failed``, or ``unknown
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
-from ..errors import ToolCrashed, UnsettledError
+from ..errors import RunPaused, ToolCrashed, UnsettledError
 from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
 from ..exchange import Book, Fact, Slot, SlotState
 from ..limits import LoopLimits
 from ..messages import ToolFeedback, ToolResult
 from ..persistence import Step
 from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
+from .child import ChildWaits
 from .claims import Choose, busy_tool, claim_next, effect_id_of
 from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, execute
@@ -53,6 +55,8 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
         BudgetError: no tool call is left in the ledger; the slot stays open.
         UnsettledError: an execution that was begun before may still go on in a thread.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
+        RunPaused, UnsettledError: the child run that its tool waits for has not ended and cannot go on
+            now. Its slot stays ``started``: whoever resumes the run goes on with that child.
         asyncio.CancelledError: the run was cancelled. Its slot is ``unknown`` with feedback; where the
             run is paused it stays ``started``. Where the tool had not begun, `give_back` is to follow.
     """
@@ -225,6 +229,12 @@ async def _run(scope: Scope, claim: Claim, choose: Choose | None) -> None:
             pool=scope.threads,
             max_output_bytes=room_for(scope, slot, tool),
         )
+    except ChildWaits as waits:
+        code = waits.error.code
+        _tell_ended(scope, exchange, position, "unknown", code, "cancelled", "", began)
+        if isinstance(waits.error, RunPaused):
+            raise RunPaused(scope.run_id) from waits.error
+        raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",)) from waits.error
     except BaseException:
         if scope.paused():  # whoever resumes the run finds it unanswered
             _tell_ended(scope, exchange, position, "unknown", "paused", "cancelled", "", began)
@@ -262,6 +272,7 @@ def context_of(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolCont
         effect_id=effect_id,
         attempt=attempt,
         on_progress=progress,
+        spawn=None if scope.spawn is None else partial(scope.spawn, effect_id),
     )
 
 

@@ -77,6 +77,7 @@ class Scope:
         reasoning: whether reasoning is previewed (as its own event type, never as text).
         resend: what the host decided about a request that was refused; None is never to send once more.
         reason: why the work is no longer wanted, where its task is cancelled for that.
+        spawn: has an agent run as a child of this run, for the execution that is named; None where none may.
         sleep: waits for seconds, or shorter where the run shall pause. random: source of numbers from 0 to 1.
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
     """
@@ -111,6 +112,7 @@ class Scope:
         "sends",
         "sent_bytes",
         "sleep",
+        "spawn",
         "started",
         "store",
         "threads",
@@ -149,6 +151,7 @@ class Scope:
         model_names: tuple[str, ...] = (),
         check: Callable[[ModelReply], str | None] | None = None,
         final: str | None = None,
+        spawn: Callable[[str, Any, Any], Awaitable[Any]] | None = None,
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
         self.store, self.ledger, self.limits = store, ledger, limits
@@ -159,7 +162,7 @@ class Scope:
         self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
         self.label, self.model_names = label, model_names
-        self.check, self.final = check, final
+        self.check, self.final, self.spawn = check, final, spawn
         self.repeatable, self.lookups = tools.repeatable, tools.lookups
         self.started = clock()
         self.sent_bytes = 0

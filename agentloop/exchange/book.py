@@ -64,6 +64,7 @@ class Book(Recovery):
         checkpoint: bool = False,
         call: CallBasis | None = None,
         context: ContextCut | None = None,
+        parent: str | None = None,
     ) -> tuple[Fact, ...]:
         """Fix a run's origin. Starting the same run again with the same input adds nothing (R82).
 
@@ -110,6 +111,7 @@ class Book(Recovery):
             checkpoint=checkpoint,
             call=call,
             context=context,
+            parent=parent,
         )
         return (opened,)
 

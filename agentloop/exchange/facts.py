@@ -118,6 +118,7 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
             where the host gave the run no id to repeat.
         checkpoint: whether the host asked for recovery points.
         call: the model call that the run is; None for a run of an agent. ``agent`` is its stage then.
+        parent: the execution of a tool, or whatever else, that an agent runs for as a child; None for nobody.
         context: which earlier turns the requests of this run do not hold, and what stands in their
             place; None where they hold all. Later turns continue the same exchanges whatever it is.
     """
@@ -136,6 +137,7 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     checkpoint: bool = False
     call: CallBasis | None = None
     context: ContextCut | None = None
+    parent: str | None = None
 
 
 class SendStarted(_Fact, frozen=True, tag="send_started"):
@@ -264,6 +266,7 @@ class RunRedacted(_Fact, frozen=True, tag="run_redacted"):
 
     Attributes:
         digests: of its origin, then of the chain after each of its exchanges.
+        parent: as of its origin.
         at_ms, ended_at_ms, redacted_at_ms: when it was opened, ended and redacted.
         author: who removed the texts.
     """
@@ -284,6 +287,7 @@ class RunRedacted(_Fact, frozen=True, tag="run_redacted"):
     usage: Usage | None
     author: str
     redacted_at_ms: int
+    parent: str | None = None
 
 
 Fact = (

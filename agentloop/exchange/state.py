@@ -316,6 +316,7 @@ class State:
             input_digest=fact.input_digest,
             agent=fact.agent,
             at_ms=fact.at_ms,
+            parent=fact.parent,
         )
         turn = Turn(opened, self._past(fact.conversation, fact.continues, (), ()), own_size=0, frame_size=0)
         turn.redacted, turn.digests = fact, list(fact.digests)

@@ -61,4 +61,5 @@ def tombstone(turn: Turn, *, author: str, at_ms: int) -> RunRedacted:
         usage=turn.usage,
         author=author,
         redacted_at_ms=at_ms,
+        parent=opened.parent,
     )

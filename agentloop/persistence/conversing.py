@@ -15,7 +15,7 @@ from ..errors import ConflictError, LostError
 from ..exchange import Book, ExchangeRef, OriginOpened, State, Turn, branch, restore, tombstone
 from .backend import Lease
 from .gate import Gate
-from .lineage import made_from, read_conversation, summarising
+from .lineage import children_of, made_from, read_conversation, summarising
 from .store import Family, Store
 
 __all__ = ["ConversationStore"]
@@ -132,12 +132,17 @@ class ConversationStore(Store):
                 known = (await self._row(run_id)).conversation
             if known is not None:
                 names.add(known)
-        if not names:  # an ended run of its own, on which nothing goes on
+        if not names:  # ended runs of their own, on which nothing goes on
             await super().forget(run_ids)
             return
         async with self._apart(names):
             calls = [ref for name in names for ref in await self._summaries_of(name) if ref not in run_ids]
             await super().forget([*run_ids, *dict.fromkeys(calls)])
+
+    async def children_of(self, run_ids: Sequence[str]) -> list[str]:
+        """Runs that agents did for these; see `lineage.children_of`."""
+        self._check()
+        return await self._read(lambda: children_of(self._backend, run_ids))
 
     # -- private
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from typing import Protocol
+import re
+from collections.abc import Callable, Iterable, Set
+from typing import Final, Protocol
 
 from ..errors import LostError, RestoreError
 from ..exchange import (
@@ -19,7 +20,11 @@ from ..exchange import (
 )
 from .backend import RunRow
 
-__all__ = ["Conversations", "Runs", "load_lineage", "made_from", "read_conversation", "summarising"]
+__all__ = ["Conversations", "Runs", "children_of", "load_lineage", "made_from", "read_conversation", "summarising"]
+
+
+_PLACE: Final = re.compile(r"[0-9]+\.[0-9]+")
+"""Exchange and position of a call, which end the id of a run that an agent does for it."""
 
 
 class Conversations(Protocol):
@@ -82,14 +87,15 @@ async def read_conversation(medium: Conversations, name: str) -> State:
 async def made_from(medium: Runs, turn: Turn) -> list[str]:
     """Runs that hold texts which a turn's redaction would leave behind: to be redacted before it.
 
-    These are the calls that were given it to read for a summary, also where no run came of it; the runs
-    of its conversation, and of those that branched off from it, that are asked with a summary of it;
-    and the calls that made the summaries which it is asked with itself.
+    These are the runs that agents did for it; the calls that were given it to read for a summary, also
+    where no run came of it; the runs of its conversation, and of those that branched off from it, that are
+    asked with a summary of it; and the calls that made the summaries which it is asked with itself.
 
     Cost: linear in the runs that the medium lists; the facts of its conversation and branches are read,
     and those of all summaries' calls.
     """
     found = [ref for ref in _refs(turn.opened) if ref != turn.run_id and await _has_texts(medium, ref)]
+    found += [ref for ref in await children_of(medium, [turn.run_id]) if await _has_texts(medium, ref)]
     name, origin_id = turn.opened.conversation, turn.opened.origin_id
     if name is None:
         return found
@@ -99,6 +105,24 @@ async def made_from(medium: Runs, turn: Turn) -> list[str]:
             summaries = () if type(fact) is not OriginOpened or fact.context is None else fact.context.summaries
             if any(origin_id in summary.origins for summary in summaries):
                 found.append(fact.run_id)
+    return found
+
+
+async def children_of(medium: Runs, run_ids: Iterable[str]) -> list[str]:
+    """The runs that agents did for calls of these runs, and for calls of theirs; the deepest ones first.
+
+    Cost: linear in the runs that the medium lists; the facts of those are read whose ids are of that form.
+    """
+    parents = set(run_ids)
+    found: list[str] = []
+    for row in sorted(await medium.runs(), key=lambda row: row.run_id.count("/")):
+        above, _, place = row.run_id.rpartition("/")
+        if above not in parents or not _PLACE.fullmatch(place):
+            continue
+        first = (await medium.load_run(row.run_id))[:1]
+        if first and getattr(first[0], "parent", None) == row.run_id:
+            parents.add(row.run_id)
+            found.insert(0, row.run_id)
     return found
 
 

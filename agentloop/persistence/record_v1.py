@@ -1,7 +1,7 @@
 """Records of version 1, which are read for ever and never written.
 
 They told no time at which an effect ended, no answer in place of a stream, not whether a stream was
-refused or previewed, no wish for recovery points and nothing that a run was not asked with. Their form
+refused or previewed, no wish for recovery points, nothing that a run was not asked with and no parent. Their form
 is that of today's facts without those fields, so what a fact gains later is named here as well.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Union, cast
 
 import msgspec
 
-from ..exchange import Fact, OriginOpened, RerunAllowed, SendEnded, SlotMoved
+from ..exchange import Fact, OriginOpened, RerunAllowed, RunRedacted, SendEnded, SlotMoved
 from .batch import KINDS
 
 __all__ = ["V1_END", "v1_decoder", "v1_fact", "v1_form"]
@@ -22,7 +22,8 @@ V1_END: Final = b',"version":1}'
 """How such a record ends, in the form that was written."""
 
 _UNTOLD: Final[Mapping[type, Mapping[str, Any]]] = {
-    OriginOpened: {"checkpoint": False, "call": None, "context": None},
+    OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None},
+    RunRedacted: {"parent": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
     SlotMoved: {"at_ms": None},
     RerunAllowed: {"at_ms": None},

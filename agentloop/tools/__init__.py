@@ -1,7 +1,7 @@
 """Typed functions as tools: what a model sees, what it may pass, and what it reads back."""
 
 from .arguments import ArgumentsRefused
-from .context import SelectionContext, ToolContext
+from .context import SelectionContext, Spawn, ToolContext
 from .function import Tool, tool
 from .output import TypedOutput
 from .pipeline import ToolInvocation, ToolJournal, ToolPipeline
@@ -16,6 +16,7 @@ __all__ = [
     "NOT_DONE",
     "NotDone",
     "SelectionContext",
+    "Spawn",
     "Tool",
     "ToolContext",
     "ToolInvocation",

@@ -11,7 +11,7 @@ import msgspec
 from ..errors import InputError
 from .result import clean_text
 
-__all__ = ["PROGRESS_CHARS", "STAGE_CHARS", "SelectionContext", "ToolContext"]
+__all__ = ["PROGRESS_CHARS", "STAGE_CHARS", "SelectionContext", "Spawn", "ToolContext"]
 
 PROGRESS_CHARS: Final = 500
 """Longer progress messages are cut."""
@@ -20,6 +20,9 @@ STAGE_CHARS: Final = 128
 """Longest name of a stage."""
 
 D = TypeVar("D")
+
+Spawn = Callable[[Any, Any], Awaitable[Any]]
+"""Runs an agent for one call: ``result = await spawn(agent, input)``, an `Agent`, a `RunInput` and a `RunResult`."""
 
 
 class ToolContext(msgspec.Struct, Generic[D], frozen=True, kw_only=True, eq=False):
@@ -33,6 +36,8 @@ class ToolContext(msgspec.Struct, Generic[D], frozen=True, kw_only=True, eq=Fals
         effect_id: one key for this call (run, exchange, position), the same when the tool is run
             again: hand it on as an idempotency key (R337). A lookup asks what became of it.
         attempt: 1, or more for a repeated run; a lookup gets that of the execution it asks about.
+        spawn: has an agent run for this call, as a child of the run: see `agentloop.delegation`. None
+            outside of an agent's loop.
     """
 
     deps: D
@@ -44,6 +49,7 @@ class ToolContext(msgspec.Struct, Generic[D], frozen=True, kw_only=True, eq=Fals
     conversation: str | None = None
     attempt: int = 1
     on_progress: Callable[[str, float | None], Awaitable[None]] | None = None
+    spawn: Spawn | None = None
 
     async def progress(self, message: str, fraction: float | None = None) -> None:
         """Tell whoever watches the run how far the tool is.

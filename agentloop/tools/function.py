@@ -112,6 +112,11 @@ class Tool:
         return self.spec.name
 
     @property
+    def unstated(self) -> tuple[str, ...]:
+        """Its name, where it does not state how it is recovered (`ToolPolicy.recovery`)."""
+        return (self.spec.name,) if self.policy.recovery_kind == "none" else ()
+
+    @property
     def digest_basis(self) -> dict[str, Any]:
         """What a catalogue's digest covers of this tool: plain values, no library versions (R67)."""
         return {

@@ -81,7 +81,7 @@ class ToolSet:
 
     def unstated(self) -> tuple[str, ...]:
         """Names of the tools that do not state how they are recovered (`ToolPolicy.recovery`), in order."""
-        return tuple(name for name, member in self._by_name.items() if member.policy.recovery_kind == "none")
+        return tuple(name for member in self._by_name.values() for name in member.unstated)
 
     def get(self, name: str) -> Tool | None:
         """The tool with this name; None when there is none (a model may ask for any name, R56)."""

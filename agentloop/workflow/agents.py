@@ -26,7 +26,6 @@ class Spawn(Protocol):
         *,
         ledger: Ledger,
         parent_span_id: str,
-        ancestors: tuple[str, ...],
         run_id: str | None = None,
         deps: Any = None,
     ) -> Awaitable[RunResult[T]]:
@@ -35,7 +34,6 @@ class Spawn(Protocol):
         Args:
             ledger: what its calls are debited to, besides its own limits.
             parent_span_id: the execution that it is part of.
-            ancestors: names of the agents that it was asked for by, the outermost first.
             run_id: makes it idempotent, see `RunOptions`.
             deps: handed to its tools.
         """

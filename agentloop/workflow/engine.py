@@ -64,7 +64,6 @@ class Engine(Generic[S, R]):
             told. By default those of the bound runner, where it exists already.
         spawn: runs agents; None can run none.
         threads: where sync tools run; by default threads of its own.
-        ancestors: names of the agents that this engine works for, the outermost first.
         new_id, clock, now_ms: as for `Runtime`.
 
     Raises:
@@ -85,7 +84,6 @@ class Engine(Generic[S, R]):
         execution: Execution | None = ...,
         spawn: Spawn | None = ...,
         threads: ToolThreads | None = ...,
-        ancestors: tuple[str, ...] = ...,
         new_id: Callable[[], str] = ...,
         clock: Callable[[], float] = ...,
         now_ms: Callable[[], int] = ...,
@@ -104,7 +102,6 @@ class Engine(Generic[S, R]):
         execution: Execution | None = ...,
         spawn: Spawn | None = ...,
         threads: ToolThreads | None = ...,
-        ancestors: tuple[str, ...] = ...,
         new_id: Callable[[], str] = ...,
         clock: Callable[[], float] = ...,
         now_ms: Callable[[], int] = ...,
@@ -122,7 +119,6 @@ class Engine(Generic[S, R]):
         execution: Execution | None = None,
         spawn: Spawn | None = None,
         threads: ToolThreads | None = None,
-        ancestors: tuple[str, ...] = (),
         new_id: Callable[[], str] = random_id,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = wall_ms,
@@ -137,11 +133,9 @@ class Engine(Generic[S, R]):
             raise InputError(f"Engine.execution: expected an Execution or None, got {type(execution).__name__}")
         if spawn is not None and not callable(spawn):
             raise InputError(f"Engine.spawn: expected a function or None, got {type(spawn).__name__}")
-        if type(ancestors) is not tuple or any(type(name) is not str for name in ancestors):
-            raise InputError(f"Engine.ancestors: expected a tuple of names, got {type(ancestors).__name__}")
         self._max_rounds, self._max_tool_calls, self._ledger = max_rounds, max_tool_calls, ledger
         self._execution = Execution() if execution is None else execution
-        self._spawn, self._ancestors = spawn, ancestors
+        self._spawn = spawn
         self._threads = ToolThreads() if threads is None else threads
         self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
         above = self._execution.signal
@@ -334,7 +328,7 @@ class Engine(Generic[S, R]):
         other = type(self).__new__(type(self))
         other._max_rounds, other._max_tool_calls = self._max_rounds, self._max_tool_calls
         other._ledger, other._execution = self._ledger, self._execution
-        other._spawn, other._ancestors, other._threads = self._spawn, self._ancestors, self._threads
+        other._spawn, other._threads = self._spawn, self._threads
         other._new_id, other._clock, other._now_ms = self._new_id, self._clock, self._now_ms
         other._signal = Signal("engine", parents=(self._signal,), clock=self._clock)
         other._begin()
@@ -416,7 +410,6 @@ class Engine(Generic[S, R]):
             tools=self._tools,
             threads=self._threads,
             spawn=self._spawn,
-            ancestors=self._ancestors,
             deps=deps,
             new_id=self._new_id,
             clock=self._clock,

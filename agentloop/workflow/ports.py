@@ -6,7 +6,7 @@ recorded its end. So a handler that a cancelled run has left can begin nothing m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 import msgspec
@@ -21,6 +21,7 @@ from ..results import RunResult
 from ..runner import Measurement, ModelInput, ModelResult, Prepared, Transport
 from ..tools import Tool, ToolContext
 from ..windows import RunInput
+from .agents import Spawn
 from .models import BoundModel
 from .request import STEP, Request, Visit
 
@@ -302,6 +303,7 @@ class ToolPort:
             call_id=effect_id,
             effect_id=effect_id,
             on_progress=progress,
+            spawn=None if request.spawn is None else self._spawning(request.spawn, effect_id),
         )
         try:
             outcome = await self._run(tool, arguments, context)
@@ -321,6 +323,13 @@ class ToolPort:
         said = "".join(one.text for one in result.content)
         ended("success" if result.status == "ok" else "error", outcome.kind, outcome.code, said)
         return ToolAnswer(kind=outcome.kind, text=said, code=outcome.code, invocation_id=effect_id)
+
+    def _spawning(self, spawn: Spawn, effect_id: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        """What a tool of an agent (`delegate`) runs it with: as a part of its call."""
+        request = self._request
+        return lambda agent, input: spawn(
+            agent, input, ledger=request.ledger, parent_span_id=effect_id, run_id=effect_id, deps=request.deps
+        )
 
     async def _run(self, tool: Tool, arguments: dict[str, Any], context: ToolContext[Any]) -> ToolOutcome:
         """The one execution that loops and workflows share."""
@@ -363,7 +372,6 @@ class AgentPort:
                     input,
                     ledger=request.ledger,
                     parent_span_id=self._visit.id,
-                    ancestors=request.ancestors,
                     run_id=run_id,
                     deps=request.deps if deps is None else deps,
                 )

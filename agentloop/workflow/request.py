@@ -92,14 +92,13 @@ class Request:
         tools: ToolSet | None,
         threads: ToolThreads,
         spawn: Spawn | None,
-        ancestors: tuple[str, ...],
         deps: Any,
         new_id: Callable[[], str],
         clock: Callable[[], float],
     ) -> None:
         self.workflow, self.part, self.emitter, self.signal = workflow, part, emitter, signal
         self.ledger, self.model, self.model_id = ledger, model, model_id
-        self.tools, self.threads, self.spawn, self.ancestors = tools, threads, spawn, ancestors
+        self.tools, self.threads, self.spawn = tools, threads, spawn
         self.deps, self.new_id, self.clock = deps, new_id, clock
         self.effects = Effects()
         self.tool_calls = 0

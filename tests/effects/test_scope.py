@@ -87,8 +87,12 @@ async def test_a_clock_around_settled_work_still_knows_its_own_cancel() -> None:
 
 
 async def test_no_cancel_means_nothing_to_deliver() -> None:
-    await settle(work(1, []))
+    log: list[str] = []
+    await settle(work(1, log))
     await deliver_cancel()
+    log.append("went on")
+    assert log[-1] == "went on"
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]  # a test is a task
 
 
 @pytest.mark.parametrize("slow", [False, True])

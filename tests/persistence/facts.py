@@ -248,7 +248,8 @@ GOLDEN: Final[dict[str, Fact]] = {
 """By the file's name, in any version that could hold it."""
 
 UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
-    OriginOpened: {"checkpoint": False, "call": None, "context": None},
+    OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None},
+    RunRedacted: {"parent": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
     SlotMoved: {"at_ms": None},
     RerunAllowed: {"at_ms": None},
@@ -269,6 +270,7 @@ def v1_record(fact: Fact) -> bytes:
 
 for _name in ("send_ended", "slot_moved", "rerun_allowed"):
     GOLDEN[f"{_name}_untold"] = as_told_by_v1(GOLDEN[_name])
+GOLDEN["origin_opened_child"] = msgspec.structs.replace(GOLDEN["origin_opened_least"], parent="run-0/1.2")
 
 _ids = texts
 _digests = st.text("0123456789abcdef", min_size=64, max_size=64)

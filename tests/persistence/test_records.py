@@ -160,6 +160,14 @@ def test_an_early_record_of_version_2_did_not_tell_what_was_previewed(name: str)
     assert json.loads(encode_record(told)) == {**json.loads(data), "stream_refused": False, "previewed": None}
 
 
+@pytest.mark.parametrize("name", ["origin_opened_cut", "run_redacted"])
+def test_an_early_record_of_version_2_knew_no_child_runs(name: str) -> None:
+    data = (Path(__file__).parent / "golden" / "v2-early" / f"{name}.json").read_bytes().removesuffix(b"\n")
+    told = decode_record(data, where="here")
+    assert told == GOLDEN[name]
+    assert json.loads(encode_record(told)) == {**json.loads(data), "parent": None}
+
+
 @pytest.mark.parametrize("name", ["send_ended", "slot_moved"])
 def test_a_record_from_before_effects_were_settled_names_no_author(name: str) -> None:
     """The first ones of version 1 had no such field (R89)."""

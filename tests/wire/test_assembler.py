@@ -240,7 +240,7 @@ CASES = {
         (b"data: undefined\n\n", "JSON", 1),
         (b'data: {"choices":NaN}\n\n', "JSON", 1),
         (b'data: {"choices":1e999}\n\n', "JSON", 1),
-        (b'data: {"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}\n\n", "nested", 1),
+        (b'data: {"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}\n\n", "nested", 1),
         (b'data: {"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}\n\n', "whole characters", 1),
         (b'data: {"choices":[{"index":0,"delta":{"content":"\\ude00\\ud83d"}}]}\n\n', "whole characters", 1),
         (b'data: {"choices":[{"index":0,"delta":{"content":"a\tb"}}]}\n\n', "JSON", 1),

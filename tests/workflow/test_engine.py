@@ -87,7 +87,6 @@ def test_a_refused_binding_binds_nothing() -> None:
         ({"threads": 3}, "Engine.threads: expected ToolThreads or None, got int"),
         ({"execution": 3}, "Engine.execution: expected an Execution or None, got int"),
         ({"spawn": 3}, "Engine.spawn: expected a function or None, got int"),
-        ({"ancestors": ["a"]}, "Engine.ancestors: expected a tuple of names, got list"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], text: str) -> None:

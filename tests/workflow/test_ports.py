@@ -304,14 +304,12 @@ async def test_an_agent_runs_on_the_budget_of_the_workflow() -> None:
             flow(node("use", use, provides=("text",))),
             model_runtime=runtime.runner(max_calls=3),
             spawn=spawn,
-            ancestors=("boss",),
         )
         assert await engine.run(Draft(), deps="app") == "It is 3."
     assert spawn.asked[0] == {
         "agent": "writer",
         "input": "tides",
         "parent_span_id": engine.journal.nodes[0].invocation_id,
-        "ancestors": ("boss",),
         "run_id": "r9",
         "deps": "app",
     }
