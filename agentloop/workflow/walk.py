@@ -150,7 +150,6 @@ async def walk_steps(step: Step[T], request: Request, max_rounds: int) -> T:
     """
     number = 1
     while True:
-        request.signal.check()
         visit = request.enter(STEP, number)
         try:
             outcome: object = await _answer(step(number, NodeContext(request, visit)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -158,6 +159,34 @@ async def test_rounds_are_eight_unless_said() -> None:
     with pytest.raises(BudgetError, match="max_rounds: allowed 2, got at least 3"):
         await al.Engine(max_rounds=2).run(step)
     assert rounds[8:] == [1, 2]
+
+
+async def calls_of(rounds: int) -> int:
+    """How many Python and C functions one run of so many rounds calls."""
+    count = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    async def step(number: int, context: al.NodeContext) -> al.Continue | al.Complete[int]:
+        return al.Continue() if number < rounds else al.Complete(number)
+
+    engine = al.Engine(max_rounds=rounds)
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        assert await engine.run(step) == rounds
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+async def test_the_work_of_a_round_does_not_grow_with_their_number() -> None:
+    await calls_of(10)
+    few, some, many = await calls_of(10), await calls_of(510), await calls_of(1_010)
+    assert many - some == pytest.approx(some - few, rel=0.01)
+    assert (many - some) / 500 < 150
 
 
 async def test_a_round_begins_with_each_node_that_starts_one_and_the_state_outlives_the_limit() -> None:
@@ -390,6 +419,39 @@ async def test_cancelling_the_caller_cancels_the_run() -> None:
     handler.let.set()
     await handler.back.wait()
     assert after == []
+
+
+@pytest.mark.parametrize("outcome", [al.Continue(), al.Complete("value")])
+async def test_a_cancel_during_a_step_comes_before_what_it_returns(outcome: Any) -> None:
+    """(R290)"""
+    signal, why, rounds = al.Signal(), Why(), []
+
+    async def step(number: int, context: al.NodeContext) -> Any:
+        rounds.append(number)
+        signal.cancel(why)
+        return outcome
+
+    engine = al.Engine()
+    with pytest.raises(Why) as caught:
+        await engine.run(step, signal=signal)
+    assert caught.value is why
+    assert rounds == [1]
+    assert [trace.status for trace in engine.journal.nodes] == ["cancelled"]
+
+
+async def test_a_cancel_between_two_nodes_enters_no_other_one() -> None:
+    """(R290)"""
+    signal, after = al.Signal(), []
+
+    def guard(state: Draft) -> bool:
+        signal.cancel(Why())
+        return True
+
+    engine = al.Engine(flow(node("a", None, to("b", guard), *END), node("b", lambda state, context: after.append("b"))))
+    with pytest.raises(Why):
+        await engine.run(Draft(), signal=signal)
+    assert after == []
+    assert [trace.node for trace in engine.journal.nodes] == ["a"]
 
 
 async def test_a_deadline_ends_a_run_between_nodes_that_never_wait() -> None:

@@ -196,35 +196,36 @@ async def test_a_step_has_tools_as_well() -> None:
         await al.Engine().run(step)
 
 
-async def test_a_selection_resolves_in_place() -> None:
-    @al.selection
-    def pick(color: str) -> str:
-        """Pick a color."""
-        return f"paint it {color}"
+@al.selection
+def pick(color: str) -> str:
+    """Pick a color."""
+    return f"paint it {color}"
 
+
+async def test_a_selection_resolves_in_place() -> None:
     assert (await called("pick", {"color": "blue"}, pick)).text == "paint it blue"
 
 
 async def test_no_tool_begins_beside_a_thread_that_has_not_ended() -> None:
-    go_on, began = threading.Event(), threading.Event()
+    go_on, began, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
 
-    @al.tool(timeout=0.01)
-    def slow() -> str:
-        """Take longer than allowed."""
-        began.set()
+    def work() -> None:
+        loop.call_soon_threadsafe(began.set)
         go_on.wait(20)
-        return "late"
 
-    async def use(state: Draft, context: al.NodeContext) -> dict[str, str]:
-        first = await context.tools.call("slow")
-        second = await context.tools.call("add", {"a": 1, "b": 1})
-        go_on.set()
-        return {"text": f"{first.kind} {first.code} {second.kind} {second.code}"}
-
-    threads = ToolThreads(1)
-    engine = al.Engine(flow(node("use", use, provides=("text",))), tools=[slow, add], threads=threads)
+    threads, ledger = ToolThreads(2), al.Ledger(tool_calls=1)
+    left = asyncio.create_task(threads.run("r", "slow", work, seconds=None))  # of an earlier call of the same run
+    await began.wait()
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    execution = al.Execution(diagnostics=al.Diagnostics(run_id="r"))
     try:
-        assert await engine.run(Draft()) == "unknown timeout failed thread_busy"
+        answer = await called("add", {"a": 1, "b": 1}, add, threads=threads, execution=execution, ledger=ledger)
+        assert (answer.kind, answer.code) == ("failed", "thread_busy")
+        assert answer.text.startswith("Nothing ran: an earlier call of slow has not ended")
+        assert ledger.left("tool_calls") == 1
+        assert (await called("pick", {"color": "red"}, pick, threads=threads, execution=execution)).kind == "done"
     finally:
         go_on.set()
     assert await threads.wait_idle() == 0
