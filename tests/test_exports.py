@@ -92,6 +92,7 @@ CHOSEN = {
         "Complete",
         "Continue",
         "Engine",
+        "EngineOptions",
         "ModelDefinition",
         "ModelService",
         "Node",

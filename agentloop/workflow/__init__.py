@@ -7,6 +7,7 @@ from .definition import Workflow, define_workflow
 from .engine import Engine
 from .models import ModelDefinition, ModelService, RunnerDefinition
 from .nodes import Guard, Handler, Node, Route
+from .options import EngineOptions
 from .outcomes import Complete, Continue
 from .ports import AgentPort, ModelPort, ToolAnswer, ToolPort
 
@@ -15,6 +16,7 @@ __all__ = [
     "Complete",
     "Continue",
     "Engine",
+    "EngineOptions",
     "Guard",
     "Handler",
     "ModelDefinition",

@@ -15,24 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
 from ..effects import Bound, Ledger, Signal, ToolThreads, settle
 from ..errors import ConflictError, InputError, RunCancelled
 from ..events import Journal
-from ..events.envelope import random_id, wall_ms
-from ..limits import MAX_ROUNDS, check_count
 from ..runner import Execution
 from ..sinks import Diagnostics
 from ..tools import Tool, ToolSet
-from .agents import Spawn
 from .definition import Workflow
 from .models import BoundModel, ModelDefinition, ModelService
+from .options import EngineOptions, Settings
 from .request import Request
 from .walk import Step, Walk, walk_steps
 
@@ -54,93 +51,24 @@ class Engine(Generic[S, R]):
     `Runtime.engine` makes one on the runtime's provider, store and ledger.
 
     Args:
-        workflow: see `bind_workflow`. model: see `bind_model`. model_runtime: see `bind_model_runtime`.
-        tools: see `bind_tool_runtime`.
-        max_rounds: rounds of one run, 1 and up, 8 by default (R287). One more ends it with `BudgetError`
-            (``max_rounds``): what a run returns is its result, and half of one is none. ``state`` is kept.
-        max_tool_calls: tool calls of one run, those of its agents included, 0 and up; None is no limit of its own.
-        ledger: what tools and agents are debited to; by default that of the bound `ModelRunner`.
-        execution: what the engine's runs are a part of: its signal cancels them, and below its diagnostics they are
-            told. By default those of the bound runner, where it exists already.
-        spawn: runs agents; None can run none.
-        threads: where sync tools run; by default threads of its own.
-        new_id, clock, now_ms: as for `Runtime`.
+        workflow: see `bind_workflow`.
+        options: see `EngineOptions`.
 
     Raises:
-        InputError: a value of another type or outside its range, by name.
+        InputError: a value of another type or outside its range, by name. TypeError: an unknown name.
+        ConflictError: ``model`` and ``model_runtime`` are both given.
     """
 
     @overload
-    def __init__(
-        self,
-        workflow: Workflow[S, R],
-        *,
-        model: ModelDefinition | None = ...,
-        model_runtime: ModelService | None = ...,
-        tools: Sequence[Tool] | ToolSet | None = ...,
-        max_rounds: int = ...,
-        max_tool_calls: int | None = ...,
-        ledger: Ledger | None = ...,
-        execution: Execution | None = ...,
-        spawn: Spawn | None = ...,
-        threads: ToolThreads | None = ...,
-        new_id: Callable[[], str] = ...,
-        clock: Callable[[], float] = ...,
-        now_ms: Callable[[], int] = ...,
-    ) -> None: ...
+    def __init__(self, workflow: Workflow[S, R], **options: Unpack[EngineOptions]) -> None: ...
     @overload
-    def __init__(
-        self: Engine[Any, Any],
-        workflow: None = None,
-        *,
-        model: ModelDefinition | None = ...,
-        model_runtime: ModelService | None = ...,
-        tools: Sequence[Tool] | ToolSet | None = ...,
-        max_rounds: int = ...,
-        max_tool_calls: int | None = ...,
-        ledger: Ledger | None = ...,
-        execution: Execution | None = ...,
-        spawn: Spawn | None = ...,
-        threads: ToolThreads | None = ...,
-        new_id: Callable[[], str] = ...,
-        clock: Callable[[], float] = ...,
-        now_ms: Callable[[], int] = ...,
-    ) -> None: ...
-    def __init__(
-        self,
-        workflow: Workflow[S, R] | None = None,
-        *,
-        model: ModelDefinition | None = None,
-        model_runtime: ModelService | None = None,
-        tools: Sequence[Tool] | ToolSet | None = None,
-        max_rounds: int = MAX_ROUNDS,
-        max_tool_calls: int | None = None,
-        ledger: Ledger | None = None,
-        execution: Execution | None = None,
-        spawn: Spawn | None = None,
-        threads: ToolThreads | None = None,
-        new_id: Callable[[], str] = random_id,
-        clock: Callable[[], float] = time.monotonic,
-        now_ms: Callable[[], int] = wall_ms,
-    ) -> None:
-        check_count("Engine.max_rounds", max_rounds, 1)
-        if max_tool_calls is not None:
-            check_count("Engine.max_tool_calls", max_tool_calls, 0)
-        for name, value, kind in (("ledger", ledger, Ledger), ("threads", threads, ToolThreads)):
-            if value is not None and type(value) is not kind:
-                raise InputError(f"Engine.{name}: expected {kind.__name__} or None, got {type(value).__name__}")
-        if execution is not None and type(execution) is not Execution:
-            raise InputError(f"Engine.execution: expected an Execution or None, got {type(execution).__name__}")
-        if spawn is not None and not callable(spawn):
-            raise InputError(f"Engine.spawn: expected a function or None, got {type(spawn).__name__}")
-        self._max_rounds, self._max_tool_calls, self._ledger = max_rounds, max_tool_calls, ledger
-        self._execution = Execution() if execution is None else execution
-        self._spawn = spawn
-        self._threads = ToolThreads() if threads is None else threads
-        self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
-        above = self._execution.signal
-        self._signal = Signal("engine", parents=() if above is None else (above,), clock=clock)
-        self._begin()
+    def __init__(self: Engine[Any, Any], workflow: None = None, **options: Unpack[EngineOptions]) -> None: ...
+    def __init__(self, workflow: Workflow[S, R] | None = None, **options: Unpack[EngineOptions]) -> None:
+        model, model_runtime = options.pop("model", None), options.pop("model_runtime", None)
+        tools = options.pop("tools", None)
+        settings = Settings(**cast("dict[str, Any]", options))
+        above = None if settings.execution is None else settings.execution.signal
+        self._begin(settings, () if above is None else (above,), settings.threads or ToolThreads())
         if workflow is not None:
             self.bind_workflow(workflow)
         if tools is not None:
@@ -150,7 +78,9 @@ class Engine(Generic[S, R]):
         if model_runtime is not None:
             self.bind_model_runtime(model_runtime)
 
-    def _begin(self) -> None:
+    def _begin(self, settings: Settings, above: tuple[Signal, ...], threads: ToolThreads) -> None:
+        self._settings, self._threads = settings, threads
+        self._signal = Signal("engine", parents=above, clock=settings.clock)
         self._workflow: Workflow[S, R] | None = None
         self._tools: ToolSet | None = None
         self._definition: ModelDefinition | None = None
@@ -295,13 +225,13 @@ class Engine(Generic[S, R]):
         with self._alone():
             if by_hand:
                 return await self._run(
-                    lambda request: walk_steps(start, request, self._max_rounds), "", deps, signal, None
+                    lambda request: walk_steps(start, request, self._settings.max_rounds), "", deps, signal, None
                 )
             known = cast("Workflow[S, R]", workflow)
             state = known.state.admit(start)
 
             def walk(request: Request) -> Awaitable[R]:
-                self._walk = Walk(known, request, state, self._max_rounds)
+                self._walk = Walk(known, request, state, self._settings.max_rounds)
                 return self._walk.go()
 
             return await self._run(walk, known.name, deps, signal, model_id)
@@ -326,12 +256,7 @@ class Engine(Generic[S, R]):
         if model_runtime is not None and self._service is not None and self._service.service is model_runtime:
             raise InputError("fork: expected another service, got the engine's own; a runner has child() for this")
         other = type(self).__new__(type(self))
-        other._max_rounds, other._max_tool_calls = self._max_rounds, self._max_tool_calls
-        other._ledger, other._execution = self._ledger, self._execution
-        other._spawn, other._threads = self._spawn, self._threads
-        other._new_id, other._clock, other._now_ms = self._new_id, self._clock, self._now_ms
-        other._signal = Signal("engine", parents=(self._signal,), clock=self._clock)
-        other._begin()
+        other._begin(self._settings, (self._signal,), self._threads)
         other._workflow, other._tools = self._workflow, self._tools
         if model is not None:
             other.bind_model(model)
@@ -364,7 +289,7 @@ class Engine(Generic[S, R]):
         """Have a task do the walking, and wait for it as long as it is wanted."""
         above = Execution() if self._service is None else self._service.execution
         signals = tuple(one for one in (self._signal, signal, above.signal) if one is not None)
-        async with Bound(Signal("engine", parents=signals, clock=self._clock)):
+        async with Bound(Signal("engine", parents=signals, clock=self._settings.clock)):
             request, made = self._request(signals, above, workflow, deps, model_id)
             worker = asyncio.ensure_future(_awaited(walk(request)))
             worker.set_name("agentloop engine")
@@ -390,29 +315,30 @@ class Engine(Generic[S, R]):
         self, signals: tuple[Signal, ...], above: Execution, workflow: str, deps: Any, model_id: str | None
     ) -> tuple[Request, BoundModel | None]:
         """What the run's parts share, and the service that was made for it."""
-        told = self._execution.diagnostics or above.diagnostics
-        part = Diagnostics(new_id=self._new_id, now_ms=self._now_ms) if told is None else told.child()
-        signal = Signal(part.span_id, parents=signals, clock=self._clock)
+        settings = self._settings
+        told = (settings.execution or Execution()).diagnostics or above.diagnostics
+        part = Diagnostics(new_id=settings.new_id, now_ms=settings.now_ms) if told is None else told.child()
+        signal = Signal(part.span_id, parents=signals, clock=settings.clock)
         made = None
         if self._definition is not None:
             made = BoundModel("bind_model", self._definition(Execution(signal=signal, diagnostics=part)))
         model = self._service if made is None else made
-        ledger = self._ledger or (None if model is None else model.ledger) or Ledger()
+        ledger = settings.ledger or (None if model is None else model.ledger) or Ledger()
         self._journal = part.journal
         request = Request(
             workflow=workflow,
             part=part,
             emitter=part.bind(None if model is None else model.observers),
             signal=signal,
-            ledger=ledger if self._max_tool_calls is None else ledger.child(tool_calls=self._max_tool_calls),
+            ledger=ledger if settings.max_tool_calls is None else ledger.child(tool_calls=settings.max_tool_calls),
             model=model,
             model_id=model_id,
             tools=self._tools,
             threads=self._threads,
-            spawn=self._spawn,
+            spawn=settings.spawn,
             deps=deps,
-            new_id=self._new_id,
-            clock=self._clock,
+            new_id=settings.new_id,
+            clock=settings.clock,
         )
         return request, made
 

@@ -70,6 +70,8 @@ def test_a_long_workflow_is_checked_without_recursion() -> None:
     flow(*nodes, node("n5000"))
     rule = refused("endless_cycle", *nodes, node("n5000", None, to("n0"))).rule
     assert rule.endswith("got none in n0 -> n1 -> n2 -> n3 -> n4 -> n5 -> n6 -> n7 -> 4993 more -> n0")
+    rule = refused("endless_cycle", *nodes[:7], node("n7", None, to("n0", lambda _: True), *END)).rule
+    assert rule.endswith("got none in n0 -> n1 -> n2 -> n3 -> n4 -> n5 -> n6 -> n7 -> n0")
 
 
 # -- an independent checker

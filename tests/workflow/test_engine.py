@@ -86,7 +86,7 @@ def test_a_refused_binding_binds_nothing() -> None:
         ({"max_tool_calls": -1}, "Engine.max_tool_calls: expected an integer from 0"),
         ({"ledger": 3}, "Engine.ledger: expected Ledger or None, got int"),
         ({"threads": 3}, "Engine.threads: expected ToolThreads or None, got int"),
-        ({"execution": 3}, "Engine.execution: expected an Execution or None, got int"),
+        ({"execution": 3}, "Engine.execution: expected Execution or None, got int"),
         ({"spawn": 3}, "Engine.spawn: expected a function or None, got int"),
     ],
 )
@@ -94,6 +94,11 @@ def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], text: str) ->
     with pytest.raises(InputError) as caught:
         al.Engine(WRITING, **options)
     assert str(caught.value).startswith(text)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="max_round"):
+        al.Engine(WRITING, max_round=3)  # type: ignore[call-overload]
 
 
 def test_an_engine_says_what_it_runs() -> None:
