@@ -20,13 +20,12 @@ this map and holds the imports to it.
     sinks/            6  where events go: queue, fan-out, JSON lines, observers
     persistence/      6  backends, and the store: append, then install, then publish
     providers/        6  the provider contract, Chat Completions over HTTP, replay, recording
-    effects/          7  ledger, one send, one tool execution
+    effects/          7  ledger, one send, tool calls one by one or side by side
     runner/           8  model calls without a loop: transports, context, budgets, children
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
     delegation.py    10  an agent as a tool of another
-    eager.py         10  a task that takes its first step at once
     basis.py         10  whether a run is taken up with what it was started with
     windows.py       10  one run as its host sees it
     unsettled.py     10  what a host can ask about a run's effects: what is unsettled, what became of a send
@@ -44,7 +43,7 @@ this map and holds the imports to it.
 
 from .agent import Agent
 from .delegation import delegate
-from .effects import Ledger, ResendPolicy, Signal
+from .effects import Ledger, LeftOver, ResendPolicy, Signal
 from .error_info import ErrorInfo, error_info
 from .errors import (
     AdmissionError,
@@ -289,6 +288,7 @@ __all__ = [
     "JsonLinesSink",
     "JsonText",
     "Ledger",
+    "LeftOver",
     "LimitExceeded",
     "LoopLimits",
     "LostError",

@@ -43,6 +43,9 @@ __all__ = ["DELEGATE", "Delegate", "delegate"]
 DELEGATE: Final = "delegate"
 """The kind of tool that has an agent run."""
 
+_GRACE: Final = 3600.0
+"""The end of a cancelled run is waited for; what bounds that are the graces of its own tools."""
+
 _PARAMETERS: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -83,6 +86,7 @@ def delegate(
     description: str,
     tools: Sequence[str],
     limits: LoopLimits | None = None,
+    max_calls: int | None = None,
     max_output_bytes: int | None = None,
 ) -> Tool:
     """Make a tool of an agent: a call of it runs the agent, and its result is the agent's.
@@ -101,7 +105,7 @@ def delegate(
         tools: names of those of the agent's tools that it may use here; ``[]`` is none. There is no
             default, so that nobody hands on a permission by leaving it out.
         limits: of each of its runs; the agent's own by default. They are debited to the caller's budget too.
-        max_output_bytes: see `ToolPolicy`.
+        max_calls, max_output_bytes: see `ToolPolicy`; how often a run may ask the agent is the first one.
 
     Raises:
         InputError: a value of another type. ToolDefinitionError: the name cannot be a tool's, or one of
@@ -129,7 +133,12 @@ def delegate(
         return await _run(child, arguments["task"], context)
 
     policy = ToolPolicy(
-        timeout=None, idempotent=True, errors=(ProviderError, StreamRefused), max_output_bytes=max_output_bytes
+        timeout=None,
+        grace=_GRACE,
+        idempotent=True,
+        max_calls=max_calls,
+        errors=(ProviderError, StreamRefused),
+        max_output_bytes=max_output_bytes,
     )
     made = Delegate.from_schema(name, description, parameters=_PARAMETERS, call=call, policy=policy, owner=agent.name)
     object.__setattr__(made, "kind", DELEGATE)

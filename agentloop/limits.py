@@ -37,6 +37,8 @@ __all__ = [
     "MAX_MODEL_CALLS_CEILING",
     "MAX_OUTPUT_CHARS",
     "MAX_OUTPUT_TOKENS",
+    "MAX_PARALLEL_TOOLS",
+    "MAX_PARALLEL_TOOLS_CEILING",
     "MAX_RESENDS",
     "MAX_RESENDS_CEILING",
     "MAX_ROUNDS",
@@ -55,6 +57,8 @@ __all__ = [
     "STORE_ITEM_BYTES",
     "STORE_ORIGINS",
     "STORE_TOTAL_BYTES",
+    "TOOL_GRACE",
+    "TOOL_RETRIES",
     "TOOL_THREADS",
     "TOOL_TIMEOUT",
     "TOTAL_TIMEOUT",
@@ -77,6 +81,8 @@ _SHOWN_BITS: Final = 128  # of a longer integer only the length is shown
 # loop
 MAX_MODEL_CALLS: Final = 8
 MAX_MODEL_CALLS_CEILING: Final = 32
+MAX_PARALLEL_TOOLS: Final = 1
+MAX_PARALLEL_TOOLS_CEILING: Final = 32
 MAX_TOOLS: Final = 32
 REPLY_BYTES: Final = 64 * 1024
 FEEDBACK_BYTES: Final = 4 * 1024
@@ -110,7 +116,9 @@ STORE_ITEM_BYTES: Final = 8 * 1024 * 1024
 
 # tools
 TOOL_TIMEOUT: Final = 15.0
-TOOL_THREADS: Final = 8
+TOOL_GRACE: Final = 2.0
+TOOL_RETRIES: Final = 3
+TOOL_THREADS: Final = 32
 
 # life of a runtime, in seconds
 LEASE_SECONDS: Final = 30.0
@@ -239,6 +247,9 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             run, 1 and up. None is no limit.
         max_depth: how deep the runs may be nested that its tools have agents do (`delegate`), the run itself
             being at 0; 0 and up, where 0 allows none. That of the outermost run holds for all of them.
+        max_parallel_tools: how many calls of one reply may run at the same time, 1 to 32; 1 runs them one
+            after the other, in order (R93, R338). It bounds one run; what several runs do at once it does not
+            (R340). Results stand in the order of the calls, whichever tool ends first.
         reply_bytes, feedback_bytes, request_bytes, collection_bytes: one reply; one feedback with
             its call id, which ends the run where it leaves no room for an answer; one expanded
             request; all exchanges of the run.
@@ -256,6 +267,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_seconds: float | None = None
     max_equal_calls: int | None = None
     max_depth: int = CHILD_DEPTH
+    max_parallel_tools: int = MAX_PARALLEL_TOOLS
     reply_bytes: int = REPLY_BYTES
     feedback_bytes: int = FEEDBACK_BYTES
     request_bytes: int = REQUEST_BYTES
@@ -275,6 +287,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.max_equal_calls is not None:
             check_count("LoopLimits.max_equal_calls", self.max_equal_calls, 1)
         check_count("LoopLimits.max_depth", self.max_depth, 0)
+        check_count("LoopLimits.max_parallel_tools", self.max_parallel_tools, 1, MAX_PARALLEL_TOOLS_CEILING)
         check_count("LoopLimits.reply_bytes", self.reply_bytes, 256)
         check_count("LoopLimits.feedback_bytes", self.feedback_bytes, 256)
         check_count("LoopLimits.request_bytes", self.request_bytes, 1_024)

@@ -19,8 +19,7 @@ from .agent import Agent
 from .basis import check_input, check_same
 from .contexts import Begun, Contexts
 from .delegation import DELEGATE, Delegate
-from .eager import Eager
-from .effects import ChildWaits, Ledger, Patience, ResendPolicy, Scope, Sends, ToolThreads, settle
+from .effects import ChildWaits, Eager, Ledger, Patience, ResendPolicy, Scope, Sends, ToolPool, settle
 from .errors import (
     AgentLoopError,
     ConflictError,
@@ -57,12 +56,12 @@ _KEPT_RUNS = 128
 
 
 class Runs:
-    """The runs of one runtime, and what they share: sends, tool threads, observers, leases.
+    """The runs of one runtime, and what they share: sends, where tools run, observers, leases.
 
     Attributes:
         live: the runs that were launched here, by id; of the ended ones, those that are kept.
         sends: those that live apart from their callers.
-        threads: where sync tools run.
+        pool: where their tools run.
         host: what the model calls of runners stand on. contexts: chooses what runs are asked with.
     """
 
@@ -94,7 +93,7 @@ class Runs:
         self.contexts = Contexts(
             life, store, self.host, provider=provider, resend=resend, end_left=lambda ref: self.end_left(ref, None)
         )
-        self.threads = ToolThreads(TOOL_THREADS)
+        self.pool = ToolPool(TOOL_THREADS, now_ms=now_ms)
         self._observers: ObserverHub | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._gate: Gate[str] = Gate()  # of each run, while it is launched or settled; closing waits for those
@@ -122,9 +121,10 @@ class Runs:
             await self.host.close()
             await self.contexts.idle()
             await self._end_all(settle_seconds)
-            stuck = await self.threads.wait_idle(CLOSE_SECONDS)
+            self.pool.cancel_left()
+            stuck = await self.pool.wait_idle(CLOSE_SECONDS)
             if stuck:
-                _log.warning("%d tool threads have not ended; a thread cannot be stopped", stuck)
+                _log.warning("%d tools that are left over have not ended", stuck)
 
     def whole(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Write whatever cancels arrive: one that met a write half way would stop the store for all runs."""
@@ -377,7 +377,7 @@ class Runs:
     ) -> LiveRun:
         """Drive a run whose facts are here and which this runtime owns."""
         turn = self._store.book.turn(ref)
-        live = LiveRun(ref, Feed(), agent, anonymous=anonymous, parent=parent)
+        live = LiveRun(ref, Feed(), agent, self.pool, anonymous=anonymous, parent=parent)
         checkpoint = turn.opened.checkpoint
         live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
         if checkpoint:
@@ -453,7 +453,7 @@ class Runs:
             left=live.has_left if live.sends is not None else bool,
             limits=agent.limits,
             tools=asking.toolset,
-            threads=self.threads,
+            pool=self.pool,
             emitter=Emitter(
                 live.ref,
                 live.feed,

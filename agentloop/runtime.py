@@ -20,7 +20,7 @@ import msgspec
 from .agent import Agent
 from .basis import read_by, require_agent
 from .conversations import Conversations
-from .effects import ChildWaits, Ledger, ResendPolicy, Signal, settle
+from .effects import ChildWaits, Ledger, LeftOver, ResendPolicy, Signal, settle
 from .errors import InputError, LostError
 from .events import TextPreview
 from .events.envelope import random_id, wall_ms
@@ -147,7 +147,7 @@ class Runtime(Conversations, UnfinishedRuns):
 
         A submitted, resumed or checkpointed run on a durable store ends its present effect and stays
         unfinished, to be resumed: a tool has 5 s, a send ``settle_seconds``. What takes longer is cut
-        off, said in the log, and is unsettled then.
+        off, said in the log, and is unsettled then; a tool has its ``grace`` to end, and is left over after it.
         Every other run is cancelled, and has recorded its end before the store closes (R143).
         Idempotent. A cancel of the caller does not cut it short; it is raised afterwards, but at
         once in an observer or in a task that a run has begun: those are among what ends.
@@ -158,7 +158,8 @@ class Runtime(Conversations, UnfinishedRuns):
         """
         self._life.require_loop()
         here = asyncio.current_task()
-        if self._runs.host.led_here or any(live.task is here for live in self._runs.live.values()):
+        inside = self._runs.host.led_here or self._runs.pool.run_here is not None
+        if inside or any(live.task is here for live in self._runs.live.values()):
             raise InputError("Runtime.aclose: expected a caller outside its runs, got a tool or a sink of one")
         if self._closing is None:
             self._life.state = "closed"
@@ -175,6 +176,16 @@ class Runtime(Conversations, UnfinishedRuns):
                 stack.push_async_callback(provider.aclose)
             stack.push_async_callback(self._store.close)
             await self._runs.close(self._settle_seconds)
+
+    @property
+    def left_over(self) -> tuple[LeftOver, ...]:
+        """Tools that have not ended though their calls are over, the oldest first.
+
+        A thread cannot be stopped, and a task may keep its cancels to itself: see `ToolPolicy.grace`. No tool
+        of the same run or conversation begins meanwhile. The log says of each that it was left, and when it
+        ended.
+        """
+        return self._runs.pool.left_over
 
     # -- runs
 
@@ -298,7 +309,7 @@ class Runtime(Conversations, UnfinishedRuns):
             max_tool_calls=max_tool_calls,
             execution=Execution(signal=signal, diagnostics=given.diagnostics),
             spawn=self._spawn,
-            threads=self._runs.threads,
+            pool=self._runs.pool,
             new_id=self._new_id,
             clock=self._clock,
             now_ms=self._now_ms,

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 from .admission import digest_bytes
 from .agent import Agent
-from .effects import Ledger, Patience, Sends
+from .effects import Ledger, Patience, Sends, ToolPool
 from .errors import InputError, ModelPending, RunCancelled
 from .events import event_id, event_sequence
 from .exchange import canonical_bytes
@@ -105,6 +105,7 @@ class LiveRun:
     """
 
     __slots__ = (
+        "_pool",
         "agent",
         "anonymous",
         "children",
@@ -125,10 +126,11 @@ class LiveRun:
     )
 
     def __init__(
-        self, ref: str, feed: Feed, agent: Agent[Any], *, anonymous: bool, parent: Parent | None = None
+        self, ref: str, feed: Feed, agent: Agent[Any], pool: ToolPool, *, anonymous: bool, parent: Parent | None = None
     ) -> None:
         self.ref, self.feed, self.agent, self.anonymous, self.parent = ref, feed, agent, anonymous, parent
         self.children: set[LiveRun] = set()
+        self._pool = pool
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
         self.closed = self.kept = self.pause = self.left = self.resting = False
         self.driving = True
@@ -169,7 +171,7 @@ class LiveRun:
         Raises:
             InputError: a tool or a sink of the run called.
         """
-        if self.task is asyncio.current_task():
+        if self.task is asyncio.current_task() or self._pool.run_here == self.ref:
             raise InputError(f"run {self.ref!r}: expected a caller outside the run, got a tool or a sink of it")
 
     async def cancel(self) -> None:

@@ -32,8 +32,9 @@ __all__ = [
 ]
 
 NEXT: Final[dict[str, dict[str, str]]] = {
-    # RunStarted  (<asking>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
+    # RunStarted  (<asking>  <tool call>*)*  RunEnded
     # <asking>:  <model call>  (ResendScheduled  <model call>)*
+    # <tool call>:  (ToolStarted ToolProgress* ToolEnded)+ | ToolSkipped, which `check_order` holds of each call
     "new": {"run.started": "idle"},
     "idle": {
         "model.start": "calling",
@@ -58,15 +59,39 @@ NEXT: Final[dict[str, dict[str, str]]] = {
 """The order that the docstrings of `agentloop.events` write down, as a table of its own."""
 
 
+TIMED_OUT: Final = ("unknown", "timeout", None)
+"""The step of a slot whose execution ran out of time and is repeated."""
+
 _OF_ATTEMPT: Final = (al.TextPreview, al.ReasoningPreview, al.ModelParsed, al.ModelEnd, al.ResendScheduled)
 
 
-def check_order(events: Sequence[al.Event]) -> None:
-    """Hold a run's events, as a reader gets them from the first to the last, to the documented order."""
+def check_order(events: Sequence[al.Event], *, parallel: int = 1) -> None:
+    """Hold a run's events, as a reader gets them from the first to the last, to the documented order.
+
+    Args:
+        parallel: how many tools may run at the same time.
+    """
     state = "new"
+    going: dict[str | None, int] = {}  # executions: number of the attempt
+    over: set[str | None] = set()
     for event in events:
-        assert event.type in NEXT[state], f"{event.type} in state {state}: {[e.type for e in events]}"
+        types = [e.type for e in events]
+        if going and parallel > 1 and event.type in ("tool.started", "tool.skipped"):
+            state = "idle"  # for this one
+        assert event.type in NEXT[state], f"{event.type} in state {state}: {types}"
         state = NEXT[state][event.type]
+        if isinstance(event, al.ToolStarted):
+            assert event.invocation_id not in going, types
+            assert event.attempt > 1 or event.invocation_id not in over, types
+            going[event.invocation_id] = event.attempt
+            assert len(going) <= parallel, types
+        elif isinstance(event, al.ToolProgress):
+            assert event.invocation_id in going, types
+        elif isinstance(event, al.ToolEnded):
+            del going[event.invocation_id]
+            over.add(event.invocation_id)
+        if going:
+            state = "tool"
     assert state == "over", [event.type for event in events]
     sequences = [event.sequence for event in events]
     assert sequences == sorted(set(sequences))
@@ -102,8 +127,13 @@ async def follow_all(runtime: al.Runtime, ref: str) -> list[al.Event]:
     return events
 
 
-async def check_end(runtime: al.Runtime, ref: str, outcome: str, reason: str | None = None) -> list[al.Event]:
+async def check_end(
+    runtime: al.Runtime, ref: str, outcome: str, reason: str | None = None, *, parallel: int = 1
+) -> list[al.Event]:
     """Hold what every end of a run must leave: a usable history, one of each event, nothing open.
+
+    Args:
+        parallel: how many tools may have run at the same time.
 
     Returns:
         The run's events.
@@ -120,7 +150,7 @@ async def check_end(runtime: al.Runtime, ref: str, outcome: str, reason: str | N
 
     facts = [fact for fact in await facts_of(runtime) if fact.run_id == ref]
     events = await follow_all(runtime, ref)
-    check_order(events)
+    check_order(events, parallel=parallel)
     admitted = [fact.attempt_id for fact in facts if isinstance(fact, SendStarted)]
     started = [event.attempt_id for event in events if isinstance(event, al.ModelStart)]
     ended = [event.attempt_id for event in events if isinstance(event, al.ModelEnd)]
@@ -132,13 +162,14 @@ async def check_end(runtime: al.Runtime, ref: str, outcome: str, reason: str | N
     moves = [fact for fact in facts if isinstance(fact, SlotMoved)]
     claims = Counter(fact.effect_id for fact in moves if fact.state == "started")
     claims -= Counter(fact.effect_id for fact in moves if fact.state == "open")  # given back
-    assert all(count == 1 for count in claims.values())
+    late = Counter(fact.effect_id for fact in moves if (fact.state, fact.code, fact.feedback) == TIMED_OUT)
+    assert all(count == 1 + late[effect_id] for effect_id, count in claims.items())  # repeated after a timeout only
     told = Counter(event.invocation_id for event in events if isinstance(event, al.ToolEnded))
     assert told == claims
     last = events[-1]
     assert isinstance(last, al.RunEnded)
     assert (last.outcome, last.reason) == (turn.closed.outcome, turn.closed.reason)
-    assert (last.model_calls, last.tool_calls) == (len(admitted), len(claims))
+    assert (last.model_calls, last.tool_calls) == (len(admitted), claims.total())
     return events
 
 

@@ -15,7 +15,7 @@ from tests.source import PACKAGE, modules, public_names, tree
 CHOSEN = {
     "agentloop.agent": ["Agent"],
     "agentloop.delegation": ["delegate"],
-    "agentloop.effects": ["Ledger", "ResendPolicy", "Signal"],
+    "agentloop.effects": ["Ledger", "LeftOver", "ResendPolicy", "Signal"],
     "agentloop.error_info": ["ErrorInfo", "error_info"],
     "agentloop.exchange": [
         "BookLimits",

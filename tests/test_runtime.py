@@ -592,7 +592,7 @@ async def test_closing_waits_for_threads_and_says_how_many_are_left(
                 ref = await runtime.submit(al.Agent(name="a", tools=[hold]), "go")
                 await asyncio.to_thread(begun.wait, 10)
         await check_end(runtime, ref, "cancelled")
-        assert "1 tool threads have not ended" in caplog.text
+        assert "1 tools that are left over have not ended" in caplog.text
     finally:
         release.set()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.eager import Eager
+from agentloop.effects.eager import Eager
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
 from tests.runs import SlowBackend, check_end, facts_of, follow_all, on_backend, other_tasks, pairs_in, turn_of
 from tests.stepper import Stepper
@@ -19,11 +19,11 @@ from tests.stepper import Stepper
 
 @contextmanager
 def stepping(*at: int) -> Generator[list[Stepper]]:
-    """Wrap the coroutine of each run that is launched meanwhile."""
+    """Wrap the coroutine of the run that is launched meanwhile; its tools have tasks of the same kind."""
     loop, steppers = asyncio.get_running_loop(), []
 
     def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        if isinstance(coro, Eager):
+        if isinstance(coro, Eager) and not steppers:
             coro._coroutine = Stepper(coro._coroutine, set(at))
             steppers.append(coro._coroutine)
         return asyncio.Task(coro, loop=loop, **options)
@@ -93,7 +93,7 @@ async def conversation(*at: int, slow: bool, sink: RecordingSink | None) -> tupl
             outcome: str = (await runtime.result(ref)).outcome
         except al.RunCancelled:
             outcome = "cancelled"
-        await runtime._runs._threads.wait_idle()
+        await runtime._runs.pool.wait_idle()
         assert runtime._store.fault is None
         events = await check_end(runtime, ref, outcome)
         assert deps.ran in ([], ["pay"], ["pay", "look"])

@@ -121,7 +121,7 @@ async def test_clock_and_ids_are_the_runtimes() -> None:
     assert trace.invocation_id.startswith("id")
 
 
-async def test_tools_of_a_workflow_run_in_the_runtimes_threads() -> None:
+async def test_tools_of_a_workflow_run_in_the_runtimes_pool() -> None:
     async with al.Runtime(ScriptedProvider([])) as runtime:
 
         @al.tool
@@ -134,7 +134,7 @@ async def test_tools_of_a_workflow_run_in_the_runtimes_threads() -> None:
 
         engine = runtime.engine(flow(node("use", use, provides=("text",))), tools=[sync])
         assert await engine.run(Draft()) == "done"
-        assert engine._threads is runtime._runs.threads
+        assert engine._pool is runtime._runs.pool
 
 
 async def test_steps_run_on_a_runtime_as_well() -> None:

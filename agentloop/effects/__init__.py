@@ -2,25 +2,30 @@
 
 from .child import ChildWaits
 from .collecting import Collecting
+from .crew import answer_calls
 from .detached import Patience, PendingSend, Sends
+from .eager import Eager
 from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
+from .pool import LeftOver, ToolPool
 from .reasons import code_of, limit_of
 from .resend import Place, Resend, ResendPolicy, next_attempt
 from .rest import rest
 from .scope import Claim, Label, Scope, deliver_cancel, settle
 from .send import Rejected, join, measure, send
 from .signal import Bound, Signal
-from .tool_call import ToolOutcome, ToolThreads, execute
+from .tool_call import ToolOutcome, run_tool
 
 __all__ = [
     "Bound",
     "ChildWaits",
     "Claim",
     "Collecting",
+    "Eager",
     "Label",
     "Ledger",
+    "LeftOver",
     "Patience",
     "PendingSend",
     "Place",
@@ -32,11 +37,11 @@ __all__ = [
     "Sends",
     "Signal",
     "ToolOutcome",
-    "ToolThreads",
+    "ToolPool",
     "answer_call",
+    "answer_calls",
     "code_of",
     "deliver_cancel",
-    "execute",
     "give_back",
     "has_room",
     "join",
@@ -45,6 +50,7 @@ __all__ = [
     "next_attempt",
     "recover_calls",
     "rest",
+    "run_tool",
     "send",
     "settle",
     "skip_calls",

@@ -10,14 +10,33 @@ Between the claim and the tool nothing ran. Where the run ends or pauses there, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..errors import BudgetError
-from ..exchange import Entry
+from ..exchange import Entry, Slot
 from ..messages import ToolFeedback
-from ..tools import Tool
+from ..tools import ArgumentsRefused, Tool
 from .scope import Claim, Scope
 
-__all__ = ["Choose", "busy_tool", "claim_next", "effect_id_of"]
+__all__ = [
+    "Choose",
+    "Refusal",
+    "admitted",
+    "busy_tool",
+    "claim_next",
+    "effect_id_of",
+    "hindrance",
+    "release",
+    "reserve",
+]
+
+
+class Refusal(NamedTuple):
+    """Why a call runs nothing: a code, and the words for the model."""
+
+    code: str
+    text: str
+
 
 Choose = Callable[[Entry, int | None, ToolFeedback | None], int | None]
 """Says which call of an entry the loop will answer next; None where it does something else.
@@ -41,19 +60,64 @@ def claim_next(
     position = choose(entry, answered, feedback)
     if position is None:
         return None
-    call = entry.slots[position].call
-    tool = scope.tools.get(call.name)
-    if tool is None or busy_tool(scope, tool) is not None:
-        return None
     try:
-        arguments = tool.admit(call.arguments.text)
+        claim = admitted(scope, exchange, position, entry.slots[position])
     except Exception:  # noqa: BLE001  # it is admitted again when its turn comes, and that is where it is told
         return None
+    if isinstance(claim, Refusal) or hindrance(scope, claim.tool) is not None:
+        return None
     try:
-        scope.ledger.debit("tool_calls")
+        reserve(scope, claim.tool)
     except BudgetError:
         return None
+    return claim
+
+
+def admitted(scope: Scope, exchange: int, position: int, slot: Slot) -> Claim | Refusal:
+    """The execution that a call asks for, or why there is none (R55-R57). Nothing is reserved yet."""
+    tool = scope.tools.get(slot.call.name)
+    if tool is None:
+        return Refusal("unknown_tool", scope.tools.unknown_tool_feedback(slot.call.name))
+    try:
+        arguments = tool.admit(slot.call.arguments.text)
+    except ArgumentsRefused as refused:
+        return Refusal(refused.code, f"Nothing ran. {refused.feedback}")
     return Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments)
+
+
+def hindrance(scope: Scope, tool: Tool) -> Refusal | None:
+    """Why another start of the tool may not be reserved now, though the run may go on."""
+    busy = beside(scope, tool)
+    if busy is not None:
+        return busy
+    most = tool.policy.max_calls
+    if most is not None and scope.ledger_of(tool).spent("tool_calls") >= most:
+        times = "once" if most == 1 else f"{most} times"
+        return Refusal("max_calls", f"Nothing ran: {tool.name} can be called {times} in a run, and that is used up.")
+    return None
+
+
+def beside(scope: Scope, tool: Tool) -> Refusal | None:
+    """Why the tool may not begin now: another one is left over, and effects shall not overlap it."""
+    busy = busy_tool(scope, tool)
+    if busy is None:
+        return None
+    text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
+    return Refusal("thread_busy", text)
+
+
+def reserve(scope: Scope, tool: Tool) -> None:
+    """Debit one start of a tool.
+
+    Raises:
+        BudgetError: none is left.
+    """
+    scope.ledger_of(tool).debit("tool_calls")
+
+
+def release(scope: Scope, tool: Tool) -> None:
+    """Put back the start of a tool that did not begin."""
+    scope.ledger_of(tool).release("tool_calls")
 
 
 def effect_id_of(scope: Scope, exchange: int, position: int) -> str:
@@ -62,7 +126,7 @@ def effect_id_of(scope: Scope, exchange: int, position: int) -> str:
 
 
 def busy_tool(scope: Scope, tool: Tool | None = None) -> str | None:
-    """A tool whose thread outlived its call, in this run or an earlier turn of the conversation.
+    """A tool that has not ended though its call is over, of this run or an earlier turn of the conversation.
 
     Args:
         tool: what shall begin; giving the output of a run is no effect, and overlaps nothing.
@@ -70,4 +134,4 @@ def busy_tool(scope: Scope, tool: Tool | None = None) -> str | None:
     if tool is not None and tool.name == scope.final:
         return None
     known = None if scope.conversation is None else scope.store.book.conversation(scope.conversation)
-    return scope.threads.busy_in((scope.run_id,) if known is None else known.runs)
+    return scope.pool.busy_in((scope.run_id,) if known is None else known.runs)

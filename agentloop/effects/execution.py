@@ -1,8 +1,10 @@
-"""One call of a reply: refused with feedback, or run once and answered.
+"""One call of a reply: refused with feedback, or run and answered.
 
 reserve in the ledger -> store the claim -> run once -> store the answer -> publish it. The claim of the
-next call goes with the answer of the one before it (`claims`). A slot whose tool began always ends in a
-state with feedback while this process lives: ``done``, ``failed``, or ``unknown`` with words that say so.
+next call goes with the answer of the one before it (`claims`). A tool that ran out of time and may be
+repeated is claimed again first: its slot says in between that nobody knows what became of it. A slot
+whose tool began always ends in a state with feedback while this process lives: ``done``, ``failed``, or
+``unknown`` with words that say so.
 """
 
 from __future__ import annotations
@@ -12,19 +14,30 @@ from functools import partial
 
 import msgspec
 
-from ..errors import RunPaused, ToolCrashed, UnsettledError
+from ..errors import BudgetError, RunPaused, ToolCrashed, UnsettledError
 from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
 from ..exchange import Book, Fact, Slot, SlotState
 from ..limits import LoopLimits
 from ..messages import ToolFeedback, ToolResult
 from ..persistence import Step
-from ..tools import ArgumentsRefused, Tool, ToolContext, cut_result
+from ..tools import Tool, ToolContext, cut_result
 from .child import ChildWaits
-from .claims import Choose, busy_tool, claim_next, effect_id_of
+from .claims import Choose, Refusal, admitted, claim_next, hindrance, release, reserve
 from .scope import Claim, Scope, deliver_cancel
-from .tool_call import ToolOutcome, execute
+from .tool_call import ToolOutcome, run_tool
 
-__all__ = ["answer_call", "context_of", "fit", "give_back", "has_room", "room_for", "skip_calls"]
+__all__ = [
+    "answer_call",
+    "context_of",
+    "fit",
+    "give_back",
+    "has_room",
+    "refuse",
+    "room_for",
+    "run_claimed",
+    "skip_calls",
+    "store_claim",
+]
 
 _FRAME = len(b'"tool_call_id":,')
 """What a feedback has as JSON that its result has not, besides the call id."""
@@ -44,7 +57,7 @@ def has_room(limits: LoopLimits, call_id: str) -> bool:
 async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose | None = None) -> None:
     """Answer one open call, or the one that is claimed.
 
-    Bad arguments, an unknown name, or an earlier tool's thread that has not ended give error
+    Bad arguments, an unknown name, or a tool that has not ended though its call is over give error
     feedback and start nothing (R55-R57).
 
     Args:
@@ -53,7 +66,7 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
 
     Raises:
         BudgetError: no tool call is left in the ledger; the slot stays open.
-        UnsettledError: an execution that was begun before may still go on in a thread.
+        UnsettledError: an execution that was begun before may still go on.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
         RunPaused, UnsettledError: the child run that its tool waits for has not ended and cannot go on
             now. Its slot stays ``started``: whoever resumes the run goes on with that child.
@@ -64,49 +77,48 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
     if claim is None:
         claim = await _claim(scope, exchange, position, choose)
     if claim is not None:
-        await _run(scope, claim, choose)
+        await run_claimed(scope, claim, choose)
 
 
 async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | None) -> Claim | None:
     """Claim a call's execution by itself; or refuse the call and return None."""
-    call = scope.turn.entries[exchange].slots[position].call
-    tool = scope.tools.get(call.name)
-    if tool is None:
-        text = scope.tools.unknown_tool_feedback(call.name)
-        await _refuse(scope, exchange, position, "unknown_tool", text, choose)
-        return None
-    try:
-        arguments = tool.admit(call.arguments.text)
-    except ArgumentsRefused as refused:
-        await _refuse(scope, exchange, position, refused.code, f"Nothing ran. {refused.feedback}", choose)
-        return None
-    busy = busy_tool(scope, tool)
-    if busy is not None:
-        if scope.turn.entries[exchange].slots[position].state == "unknown":  # that may be its earlier execution
+    slot = scope.turn.entries[exchange].slots[position]
+    claim = admitted(scope, exchange, position, slot)
+    refusal = claim if isinstance(claim, Refusal) else hindrance(scope, claim.tool)
+    if isinstance(claim, Refusal) or refusal is not None:
+        assert refusal is not None, "one that is refused has a reason"
+        if slot.state == "unknown" and refusal.code == "thread_busy":  # that may be its earlier execution
             raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",))
-        text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
-        await _refuse(scope, exchange, position, "thread_busy", text, choose)
+        await refuse(scope, exchange, position, refusal, choose)
         return None
-    scope.ledger.debit("tool_calls")
-    claim = Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments)
-    held = await scope.commit(lambda book: _start(book, scope, claim))
+    reserve(scope, claim.tool)
+    held = await store_claim(scope, claim)
     scope.claim = claim
     if held:
         await deliver_cancel()
     return claim
 
 
+async def store_claim(scope: Scope, claim: Claim) -> bool:
+    """Store that an execution is about to begin, which is reserved; whether a cancel was held back meanwhile."""
+    return await scope.commit(lambda book: _start(book, scope, claim))
+
+
 def _start(book: Book, scope: Scope, claim: Claim) -> Sequence[Fact]:
     return book.start_slot(scope.turn, claim.exchange, claim.position, effect_id=claim.effect_id, at_ms=scope.now_ms())
 
 
-async def give_back(scope: Scope) -> None:
+async def give_back(scope: Scope, claim: Claim | None = None) -> None:
     """Give back the claim of a tool that has not begun: its call is open again, and nothing ran.
 
     Of a repeated execution the one before it may have run, so its call is unknown, with feedback that
     says so; where the run is paused it stays ``started``.
+
+    Args:
+        claim: by default ``scope.claim``, if there is one.
     """
-    claim, scope.claim = scope.claim, None
+    if claim is None:
+        claim, scope.claim = scope.claim, None
     if claim is None or scope.store.fault is not None or not scope.store.owns(scope.run_id):
         return  # who reads it from the medium finds it started, and cannot know
     exchange, position = claim.exchange, claim.position
@@ -114,6 +126,7 @@ async def give_back(scope: Scope) -> None:
     receipt = scope.receipt(claim.effect_id)
     if slot.attempt == 1:
         await scope.commit(lambda book: book.give_back(receipt, exchange, position, at_ms=scope.now_ms()))
+        release(scope, claim.tool)
     elif not scope.paused():
         feedback = fit(scope, slot, ToolResult.error(_UNKNOWN))
         await scope.commit(
@@ -140,8 +153,14 @@ async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, c
             await _complete(scope, exchange, position, "skipped", code, f"This call was not run: {text}.")
 
 
-async def _refuse(scope: Scope, exchange: int, position: int, code: str, text: str, choose: Choose | None) -> None:
-    await _complete(scope, exchange, position, "failed", code, text, choose)
+async def refuse(scope: Scope, exchange: int, position: int, refusal: Refusal, choose: Choose | None = None) -> None:
+    """Answer a call that runs nothing. One whose outcome is unknown stays so, and is told that as well."""
+    code, text = refusal
+    if scope.turn.entries[exchange].slots[position].state == "unknown":
+        text = f"{text} An earlier execution of this call may have taken effect."
+        await _complete(scope, exchange, position, "unknown", code, text)
+    else:
+        await _complete(scope, exchange, position, "failed", code, text, choose)
 
 
 async def _complete(
@@ -206,28 +225,48 @@ def _tell_skipped(scope: Scope, exchange: int, position: int, state: SlotState, 
     )
 
 
-async def _run(scope: Scope, claim: Claim, choose: Choose | None) -> None:
+async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) -> None:
+    """Run a tool whose claim is stored, as often as its policy allows, and store what came of it.
+
+    Raises:
+        RunPaused: it ran out of time in a run that is paused; whoever resumes that goes on with it.
+        Otherwise as `answer_call`.
+    """
     exchange, position, effect_id, tool, arguments = claim
     slot = scope.turn.entries[exchange].slots[position]
     began = scope.clock()
-    scope.claim = None
-    scope.emitter.process(
-        ToolStarted,
-        effect_id,
-        tool=tool.name,
-        call_id=slot.call.id,
-        exchange=exchange,
-        position=position,
-        arguments=slot.call.arguments.text,
-        attempt=slot.attempt,
-    )
+    if scope.claim is claim:
+        scope.claim = None
+
+    async def again(_: int) -> bool:
+        nonlocal began
+        if scope.paused():
+            raise RunPaused(scope.run_id)
+        if scope.out_of_time or hindrance(scope, tool) is not None:
+            return False
+        try:
+            reserve(scope, tool)
+        except BudgetError:
+            return False
+        receipt = scope.receipt(effect_id)
+        held = await scope.commit(lambda book: book.repeat_slot(receipt, exchange, position, at_ms=scope.now_ms()))
+        _tell_ended(scope, exchange, position, "unknown", "timeout", "error", "", began)
+        began = scope.clock()
+        _tell_started(scope, exchange, position)
+        if held:
+            await deliver_cancel()
+        return True
+
+    _tell_started(scope, exchange, position)
     try:
-        outcome = await execute(
+        outcome = await run_tool(
             tool,
             arguments,
-            context_of(scope, slot, tool, effect_id),
-            pool=scope.threads,
+            lambda _: context_of(scope, slot, tool, effect_id),
+            pool=scope.pool,
             max_output_bytes=room_for(scope, slot, tool),
+            before_retry=again,
+            attempt=slot.attempt,
         )
     except ChildWaits as waits:
         code = waits.error.code
@@ -310,6 +349,20 @@ async def _received(
         choose,
     )
     _tell_ended(scope, exchange, position, state, code, status, feedback.text, began)
+
+
+def _tell_started(scope: Scope, exchange: int, position: int) -> None:
+    slot = scope.turn.entries[exchange].slots[position]
+    scope.emitter.process(
+        ToolStarted,
+        slot.effect_id,
+        tool=slot.call.name,
+        call_id=slot.call.id,
+        exchange=exchange,
+        position=position,
+        arguments=slot.call.arguments.text,
+        attempt=slot.attempt,
+    )
 
 
 def _tell_ended(

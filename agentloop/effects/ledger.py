@@ -106,7 +106,7 @@ class Ledger:
                 raise BudgetError(resource, allowed, spent + amount)
 
     def debit(self, resource: Resource, amount: int = 1) -> None:
-        """Check, then take ``amount`` from this node and every ancestor; it is never given back.
+        """Check, then take ``amount`` from this node and every ancestor; what was done is never given back.
 
         Raises:
             BudgetError, InputError: as `check`; nothing was taken.
@@ -127,6 +127,26 @@ class Ledger:
         while node is not None:
             node._spent[resource] += amount
             node = node._parent
+
+    def release(self, resource: Resource, amount: int = 1) -> None:
+        """Put back what was debited here for work that never began, on this node and every ancestor.
+
+        Work that failed was done; it is never put back.
+
+        Raises:
+            InputError: as `check`, or more than was debited; nothing was put back.
+        """
+        check_count("Ledger.release", amount, 0)
+        nodes: list[Ledger] = []
+        node: Ledger | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node._parent
+        least = min(node._spent[_known("release", resource)] for node in nodes)
+        if amount > least:
+            raise InputError(f"Ledger.release: expected at most the {least} that were debited, got {amount}")
+        for node in nodes:
+            node._spent[resource] -= amount
 
     def note_spent(self, resource: Resource, amount: int) -> None:
         """Count what an earlier owner of the same work used, at this node only, whatever is left.

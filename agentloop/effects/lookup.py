@@ -15,8 +15,9 @@ from ..messages import ToolResult
 from ..tools import NOT_DONE, NotDone, cut_result
 from .claims import busy_tool
 from .execution import context_of, fit, room_for
+from .pool import Execution, NoThreadError, OutOfTimeError
 from .scope import Scope, deliver_cancel
-from .tool_call import NoThreadError, encoded, run_once
+from .tool_call import encoded, run_once
 
 __all__ = ["recover_calls"]
 
@@ -29,8 +30,8 @@ async def recover_calls(scope: Scope, exchange: int, positions: Sequence[int]) -
 
     Raises:
         UnsettledError: something was not found out; the rest is stored. ``__cause__`` is the error
-            of the lookup, or a group where there are several. Or a thread of the run has not
-            ended, which may still do what a lookup would ask for.
+            of the lookup, or a group where there are several. Or a tool of the run has not
+            ended though its call is over, which may still do what a lookup would ask for.
         asyncio.CancelledError: the run was cancelled; the call that was being looked up is as it was.
     """
     errors: list[BaseException] = []
@@ -59,12 +60,12 @@ async def _ask(scope: Scope, exchange: int, position: int) -> ToolResult | NotDo
     try:
         value, error = await run_once(
             lambda: tool.look_up(arguments, context),
+            Execution(scope.run_id, tool.name, context.effect_id),
             is_async=tool.lookup_is_async,
-            run_id=scope.run_id,
             tool=tool,
-            pool=scope.threads,
+            pool=scope.pool,
         )
-    except (TimeoutError, NoThreadError) as late:
+    except (OutOfTimeError, NoThreadError) as late:
         over = TimeoutError(f"the lookup of tool {tool.name!r} did not end within {tool.policy.timeout:g} s")
         over.__cause__ = late
         return over

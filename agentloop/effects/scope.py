@@ -18,8 +18,8 @@ from ..sinks import Emitter, put_off
 from ..tools import Tool, ToolSet
 from .detached import Patience, Sends
 from .ledger import Ledger
+from .pool import ToolPool
 from .resend import ResendPolicy
-from .tool_call import ToolThreads
 
 __all__ = ["Claim", "Label", "Scope", "deliver_cancel", "settle"]
 
@@ -59,7 +59,7 @@ def _no_reason() -> None:
 
 
 class Scope:
-    """One run, seen by its effects. Used by the run's own task only.
+    """One run, seen by its effects. Used by the run's own task only, and by those that it makes for calls.
 
     Attributes:
         turn: the run's facts, as state.
@@ -85,6 +85,7 @@ class Scope:
     __slots__ = (
         "_mint",
         "_provider",
+        "_tool_ledgers",
         "agent",
         "check",
         "claim",
@@ -103,6 +104,7 @@ class Scope:
         "now_ms",
         "patience",
         "paused",
+        "pool",
         "random",
         "reason",
         "reasoning",
@@ -115,7 +117,6 @@ class Scope:
         "spawn",
         "started",
         "store",
-        "threads",
         "tools",
         "turn",
     )
@@ -133,7 +134,7 @@ class Scope:
         ledger: Ledger,
         limits: LoopLimits,
         tools: ToolSet,
-        threads: ToolThreads,
+        pool: ToolPool,
         emitter: Emitter,
         new_id: Callable[[], str],
         clock: Callable[[], float],
@@ -155,7 +156,7 @@ class Scope:
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
         self.store, self.ledger, self.limits = store, ledger, limits
-        self.tools, self.threads, self.emitter = tools, threads, emitter
+        self.tools, self.pool, self.emitter = tools, pool, emitter
         self.new_id, self.clock, self.now_ms, self.reasoning = new_id, clock, now_ms, reasoning
         self.paused, self.left, self.reason = paused, left, reason
         self.sends, self.patience = sends, patience
@@ -168,6 +169,7 @@ class Scope:
         self.sent_bytes = 0
         self.claim: Claim | None = None
         self._provider, self._mint = provider, mint
+        self._tool_ledgers: dict[str, Ledger] = {}
 
     @property
     def provider_index(self) -> int:
@@ -189,6 +191,25 @@ class Scope:
     def model_id(self) -> str | None:
         """The host's name for the model that gets the next request; None where it gave none."""
         return self.model_names[self.provider_index] if self.model_names else None
+
+    def ledger_of(self, tool: Tool) -> Ledger:
+        """What a start of this tool is debited to: the run's ledger, or the tool's own node below it.
+
+        The starts that a resumed run's facts hold are spent there.
+        """
+        if tool.policy.max_calls is None:
+            return self.ledger
+        node = self._tool_ledgers.get(tool.name)
+        if node is None:
+            node = self._tool_ledgers[tool.name] = self.ledger.child(tool_calls=tool.policy.max_calls)
+            slots = (slot for entry in self.turn.entries for slot in entry.slots)
+            node.note_spent("tool_calls", sum(slot.attempt for slot in slots if slot.call.name == tool.name))
+        return node
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the run has had its ``max_seconds``."""
+        return self.limits.max_seconds is not None and self.elapsed >= self.limits.max_seconds
 
     @property
     def elapsed(self) -> float:

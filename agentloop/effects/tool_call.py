@@ -7,36 +7,31 @@
     crashed   any other exception, or a value that cannot be a result: the run ends (R62)
 
 A selection is called in place: it has no effect, no clock and no thread, and a refused refinement is
-a failure. An async tool is awaited in the caller's own task. A sync tool runs in a thread of `ToolThreads`,
-with the caller's context variables; Python cannot stop a thread, so one that runs out of time, or
-whose caller was cancelled, goes on, and the pool remembers it until it has ended.
+a failure. Any other tool runs in the `ToolPool`, with the caller's context variables; what does not end in
+time goes on there without its call.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import threading
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Final, Generic, Literal, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal
 
-import anyio
 import msgspec
 
-from ..errors import AgentLoopError, InputError, ToolFailed, ToolResultError
-from ..limits import FEEDBACK_BYTES, TOOL_THREADS, check_count
+from ..errors import AgentLoopError, ToolFailed, ToolResultError
+from ..limits import FEEDBACK_BYTES
 from ..messages import ToolResult
 from ..tools import ArgumentsRefused, Tool, ToolContext, clean_text, cut_result, require_value
+from .pool import Came, Execution, NoThreadError, OutOfTimeError, ToolPool
 
-__all__ = ["NoThreadError", "ToolOutcome", "ToolThreads", "encoded", "execute", "run_once"]
+__all__ = ["ToolOutcome", "encoded", "execute", "run_once", "run_tool"]
 
 _MESSAGE_CHARS: Final = 2_000
 """Longer error messages are cut before they are measured in bytes."""
 
 _AWAITABLE: Final = "expected a value, got an awaitable; define the tool with async def"
-
-T = TypeVar("T")
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -49,6 +44,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             ``no_thread``, ``tool_crashed`` or ``invalid_tool_result``; None when it is done.
         error: the exception behind a failure or a crash.
         duration: seconds from the start of the tool to its outcome.
+        left: whether it ran out of time and goes on without its call.
     """
 
     kind: Literal["done", "failed", "unknown", "crashed"]
@@ -56,129 +52,47 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     code: str | None = None
     error: BaseException | None = None
     duration: float = 0.0
+    left: bool = False
 
 
-class NoThreadError(Exception):
-    """No thread was free in time, so the work never began."""
+async def run_tool(
+    tool: Tool,
+    arguments: dict[str, Any],
+    context_of: Callable[[int], ToolContext[Any]],
+    *,
+    pool: ToolPool,
+    max_output_bytes: int = FEEDBACK_BYTES,
+    before_retry: Callable[[int], Awaitable[bool]] | None = None,
+    attempt: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> ToolOutcome:
+    """Run a tool with arguments it admitted, and again where it ran out of time and its policy allows that.
 
-
-class ToolThreads:
-    """Threads for sync tools, and the memory of those that outlived their call.
-
-    One event loop uses it. A thread that goes on after its call keeps its place, so at most
-    ``size`` tools run in threads at any time.
+    Nothing is stored or charged here. An execution that is left over is not repeated: two would overlap.
+    An error that the tool raised or returned never is.
 
     Args:
-        size: how many, 1 and up.
+        context_of: the context of an execution, by its number.
+        pool: where it runs. The caller sees to it that `ToolPool.busy` names no tool of the run.
+        max_output_bytes: ceiling of the result as JSON; longer text is cut, with a mark.
+        before_retry: charges and records the next execution, by its number; False is to leave it, and the
+            outcome is the timeout. What it raises is raised. None charges nobody.
+        attempt: number of the first execution; repetitions before it are some of `ToolPolicy.retries`.
+        clock: seconds, for ``duration`` only.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled, also where the tool kept that to itself. An async
+            tool has ended by then, or is left over; a thread may go on.
     """
-
-    def __init__(self, size: int = TOOL_THREADS) -> None:
-        check_count("ToolThreads.size", size, 1)
-        self.size = size
-        self._places = asyncio.Semaphore(size)
-        self._unbounded = anyio.CapacityLimiter(math.inf)  # the places are what bounds
-        self._left: dict[object, tuple[str, str]] = {}  # threads without a caller: run id, tool name
-        self._lock = threading.Lock()
-        self._changed = asyncio.Event()
-
-    def busy(self, run_id: str) -> str | None:
-        """Name of a tool of this run whose call is over but whose thread has not ended; else None."""
-        return self.busy_in((run_id,))
-
-    def busy_in(self, run_ids: Collection[str]) -> str | None:
-        """As `busy`, of any of these runs."""
-        if not self._left:
-            return None
-        with self._lock:
-            return next((tool for run, tool in self._left.values() if run in run_ids), None)
-
-    async def wait_idle(self, seconds: float | None = None, *, run_id: str | None = None) -> int:
-        """Wait until no thread is left over, of one run or of all.
-
-        Returns:
-            How many are left: 0, or more when ``seconds`` passed first; None waits without end.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                while self._count(run_id):
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            pass
-        return self._count(run_id)
-
-    def _count(self, run_id: str | None) -> int:
-        with self._lock:
-            return sum(run_id is None or run == run_id for run, _ in self._left.values())
-
-    async def run(
-        self, run_id: str, tool: str, work: Callable[[], T], *, seconds: float | None
-    ) -> tuple[T | None, BaseException | None]:
-        """Run ``work`` in a thread; return its value, or what it raised.
-
-        A timeout and a cancel leave at once; the thread goes on, keeps its place, and is remembered.
-
-        Args:
-            seconds: how long to wait for a place, and again for the work; None waits without end.
-
-        Raises:
-            NoThreadError: there was no place in time; the work did not begin.
-            TimeoutError: the work did not end in time.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                await self._places.acquire()
-        except TimeoutError:
-            raise NoThreadError from None
-        job = _Job(self, (run_id, tool), work)
-        try:
-            async with asyncio.timeout(seconds):
-                return await anyio.to_thread.run_sync(job, abandon_on_cancel=True, limiter=self._unbounded)
-        finally:
-            job.leave()
-
-
-class _Job(Generic[T]):
-    """One piece of work on its way through a thread: waiting, running, then over; or dropped."""
-
-    def __init__(self, threads: ToolThreads, name: tuple[str, str], work: Callable[[], T]) -> None:
-        self._threads, self._name, self._work = threads, name, work
-        self._loop = asyncio.get_running_loop()
-        self._state: Literal["waiting", "running", "over"] = "waiting"
-
-    def __call__(self) -> tuple[T | None, BaseException | None]:
-        """Called in the thread."""
-        threads = self._threads
-        with threads._lock:
-            if self._state == "over":  # the caller left before the thread began
-                return None, None
-            self._state = "running"
-        try:
-            return self._work(), None
-        except BaseException as error:  # noqa: BLE001  # handed over as a value, whatever it is
-            return None, error
-        finally:
-            with threads._lock:
-                self._state = "over"
-                threads._left.pop(self, None)
-            try:
-                self._loop.call_soon_threadsafe(self._free)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
-
-    def leave(self) -> None:
-        """The caller goes, with or without an answer."""
-        with self._threads._lock:
-            if self._state == "running":
-                self._threads._left[self] = self._name
-                return
-            never_began, self._state = self._state == "waiting", "over"
-        if never_began:
-            self._free()
-
-    def _free(self) -> None:
-        self._threads._places.release()
-        self._threads._changed.set()
+    while True:
+        outcome = await execute(
+            tool, arguments, context_of(attempt), pool=pool, max_output_bytes=max_output_bytes, clock=clock
+        )
+        if outcome.code != "timeout" or outcome.left or attempt > tool.policy.most_retries:
+            return outcome
+        attempt += 1
+        if before_retry is not None and not await before_retry(attempt):
+            return outcome
 
 
 async def execute(
@@ -186,39 +100,21 @@ async def execute(
     arguments: dict[str, Any],
     context: ToolContext[Any],
     *,
-    pool: ToolThreads,
+    pool: ToolPool,
     max_output_bytes: int = FEEDBACK_BYTES,
     clock: Callable[[], float] = time.perf_counter,
 ) -> ToolOutcome:
-    """Run a tool once with arguments it admitted.
-
-    Args:
-        pool: where sync tools run. No tool of a run may begin while `ToolThreads.busy` names one.
-        max_output_bytes: ceiling of the result as JSON; longer text is cut, with a mark.
-        clock: seconds, for ``duration`` only.
-
-    Raises:
-        InputError: a thread of the same run has not ended, and the tool is no selection.
-        asyncio.CancelledError: the caller was cancelled, also where the tool kept that to itself.
-            An async tool has ended by then; a thread may go on.
-    """
-    left = pool.busy(context.run_id)
-    if left is not None and tool.kind != "selection":  # which has no effect that could overlap another
-        raise InputError(f"execute: expected no thread of this run, got one of tool {left!r} that has not ended")
+    """Run a tool once; see `run_tool`."""
     began = clock()
     try:
         if tool.kind == "selection":
             value, error = _in_place(tool, arguments, context)
         else:
-            value, error = await run_once(
-                lambda: tool.invoke(arguments, context),
-                is_async=tool.is_async,
-                run_id=context.run_id,
-                tool=tool,
-                pool=pool,
-            )
-    except TimeoutError:
-        outcome = _timed_out(tool)
+            execution = Execution(context.run_id, tool.name, context.effect_id)
+            work = lambda: tool.invoke(arguments, context)  # noqa: E731  # called once, here or in a thread
+            value, error = await run_once(work, execution, is_async=tool.is_async, tool=tool, pool=pool)
+    except OutOfTimeError as late:
+        outcome = _timed_out(tool, left=late.left)
     except NoThreadError as missing:
         text = f"The tool did not run: no thread was free for it within {tool.policy.timeout:g} s."
         outcome = ToolOutcome(kind="failed", result=ToolResult.error(text), code="no_thread", error=missing)
@@ -232,7 +128,7 @@ async def execute(
     )
 
 
-def _in_place(tool: Tool, arguments: dict[str, Any], context: ToolContext[Any]) -> tuple[Any, BaseException | None]:
+def _in_place(tool: Tool, arguments: dict[str, Any], context: ToolContext[Any]) -> Came:
     try:
         return tool.invoke(arguments, context), None
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # judged by the caller; nobody cancelled
@@ -240,58 +136,31 @@ def _in_place(tool: Tool, arguments: dict[str, Any], context: ToolContext[Any]) 
 
 
 async def run_once(
-    work: Callable[[], Any], *, is_async: bool, run_id: str, tool: Tool, pool: ToolThreads
-) -> tuple[Any, BaseException | None]:
+    work: Callable[[], Any], execution: Execution, *, is_async: bool, tool: Tool, pool: ToolPool
+) -> Came:
     """Run a tool's function, or its lookup, within the tool's timeout; return its value, or what it raised.
 
     Args:
         work: calls the function; its value is awaited when ``is_async``, and it runs in a thread otherwise.
 
     Raises:
-        TimeoutError: it did not end in time. NoThreadError: it never began.
-        asyncio.CancelledError: as `execute`.
+        OutOfTimeError: it did not end in time. NoThreadError: it never began.
+        asyncio.CancelledError: as `run_tool`.
     """
-    if is_async:
-        return await _in_task(work, tool.policy.timeout)
-    return await pool.run(run_id, tool.name, work, seconds=tool.policy.timeout)
+    run = pool.run_task if is_async else pool.run_thread
+    return await run(execution, work, seconds=tool.policy.timeout, grace=tool.policy.grace)
 
 
-async def _in_task(work: Callable[[], Any], seconds: float | None) -> tuple[Any, BaseException | None]:
-    """Await the tool in this task; TimeoutError is the clock's, never the tool's own.
-
-    Who cancelled is told by the task's count of cancel requests: the clock's is taken back when
-    it is done, the caller's stays, and a tool that raises CancelledError by itself makes none.
-    """
-    task = cast("asyncio.Task[Any]", asyncio.current_task())
-    requests = task.cancelling()
-    value: Any = None
-    raised: BaseException | None = None
-    async with asyncio.timeout(seconds) as clock:
-        try:
-            value = await work()
-        except asyncio.CancelledError as error:
-            if task.cancelling() > requests:
-                raise
-            raised = error
-        except Exception as error:  # noqa: BLE001  # judged by the caller
-            raised = error
-    if task.cancelling() > requests:
-        raise asyncio.CancelledError from raised
-    if raised is not None and clock.expired():
-        raise TimeoutError from raised  # what it raised is how it took the clock's cancel
-    return value, raised
-
-
-def _timed_out(tool: Tool) -> ToolOutcome:
+def _timed_out(tool: Tool, *, left: bool) -> ToolOutcome:
     seconds = f"The tool did not finish within {tool.policy.timeout:g} s."
     if tool.policy.idempotent:
         result = ToolResult.error(f"{seconds} It is safe to call it again.")
-        return ToolOutcome(kind="failed", result=result, code="timeout")
+        return ToolOutcome(kind="failed", result=result, code="timeout", left=left)
     text = (
         f"{seconds} Its outcome is unknown: it may have taken effect, or may still do so. "
         "Assume neither success nor failure, and check before calling it again."
     )
-    return ToolOutcome(kind="unknown", result=ToolResult.error(text), code="timeout")
+    return ToolOutcome(kind="unknown", result=ToolResult.error(text), code="timeout", left=left)
 
 
 def encoded(tool: Tool, value: object) -> ToolResult:

@@ -1,11 +1,15 @@
 """Events about a run and its tools.
 
-    RunStarted  (<asking>  (ToolStarted ToolProgress* ToolEnded | ToolSkipped)*)*  RunEnded
+    RunStarted  (<asking>  <tool call>*)*  RunEnded
     <asking>:  <model call>  (ResendScheduled  <model call>)*
+    <tool call>:  (ToolStarted ToolProgress* ToolEnded)+ | ToolSkipped
 
-One `ToolStarted` and one `ToolEnded` for each execution that began, in call order; `ToolSkipped` for
-each call that is answered without running. A claim is stored before that, with the reply or with the
-answer of the call before; one that is given back before its tool begins is not told.
+One `ToolStarted` and one `ToolEnded` for each execution that began; a call has more than one where it ran
+out of time and was repeated, under the same ``invocation_id`` and with the next ``attempt``. `ToolSkipped`
+for each call that is answered without running. Calls come in their order, one after the other; with
+``max_parallel_tools`` above 1 those of one reply begin in their order, and the events of as many are
+interleaved, each call's own in order. A claim is stored before its execution is told, with the reply, with
+the answer of the call before, or alone; one that is given back before its tool begins is not told.
 Before that, observers alone are told of the calls that made summaries for the run (the ``context`` of an
 agent): their events have the run's id, and a span of their own below it.
 `RequestRejected` reports a model call that a budget or a size limit refused before it was admitted: it
@@ -91,7 +95,7 @@ class ToolStarted(Event, frozen=True):
 
     Attributes:
         arguments: the raw argument text as the model sent it (exact also for big integers).
-        attempt: 1, or more for a repeated run of an idempotent tool.
+        attempt: 1, or more for a repeated run: of an idempotent tool, or one that was allowed.
     """
 
     type: ClassVar[str] = "tool.started"
@@ -116,7 +120,7 @@ class ToolProgress(Event, frozen=True):
 
 
 class ToolEnded(Event, frozen=True):
-    """A started tool has an outcome.
+    """A started tool has an outcome, or ran out of time and is repeated (``unknown``, ``timeout``, no output).
 
     Attributes:
         status: ``success`` (feedback ok), ``error`` (error feedback), ``cancelled``.

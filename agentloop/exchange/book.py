@@ -301,6 +301,27 @@ class Book(Recovery):
             )
         return (self._moved(turn, exchange, position, move(slot.state, "open", where=where), at_ms=at_ms),)
 
+    def repeat_slot(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
+        """Claim an execution once more after it ran out of time, with the same id.
+
+        What became of the one before is unknown, and stays so as a fact of its own.
+
+        Raises:
+            ConflictError: the run is closed, another execution owns the slot, or it is not under way.
+        """
+        turn = self._received(receipt)
+        self._running(turn)
+        slot = self._slot(turn, exchange, position)
+        where = f"call {exchange}.{position}"
+        if slot.effect_id != receipt.invocation_id:
+            raise ConflictError(where, "expected the execution that claimed this slot, got another source")
+        if slot.state != "started":
+            raise ConflictError(where, f"expected an execution that is started, got one that is {slot.state}")
+        return (
+            self._moved(turn, exchange, position, "unknown", at_ms=at_ms, code="timeout"),
+            self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=slot.effect_id),
+        )
+
     def receive(
         self,
         receipt: Receipt,

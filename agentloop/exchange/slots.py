@@ -13,7 +13,8 @@ unique inside a reply only. A slot that holds feedback is *closed*: the next req
              -> unknown            nobody knows whether the effect happened
     waiting  -> open | skipped
     unknown  -> done | failed      settled by a lookup or by the host
-             -> started            declared idempotent, or allowed once by a lookup or by the host
+             -> started            declared idempotent, or allowed once by a lookup or by the host;
+                                   after a timeout in one batch with the step to unknown
              -> unknown            for good: nobody will say, and its feedback says so
 
 ``unknown`` may hold feedback that says so (a timeout, a cancel: the run or the conversation goes

@@ -13,6 +13,7 @@ from ..effects import (
     Resend,
     Scope,
     answer_call,
+    answer_calls,
     code_of,
     give_back,
     join,
@@ -227,13 +228,29 @@ async def _ask(scope: Scope, pending: PendingSend | None = None) -> Signal:
 
 
 async def _answer(scope: Scope, action: Answer) -> Signal:
+    together = _together(scope, action)
     try:
-        await answer_call(scope, action.exchange, action.position, partial(_choose, scope))
+        if len(together) > 1:
+            await answer_calls(scope, action.exchange, together)
+        else:
+            await answer_call(scope, action.exchange, action.position, partial(_choose, scope))
     except BudgetError as error:  # another user of the shared ledger was quicker
+        await give_back(scope)
         limit = _LIMIT_FIELDS.get(error.limit, error.limit)
         await skip_calls(scope, action.exchange, _open(scope), code=limit, text=f"the run reached its limit ({limit})")
     last = scope.turn.last
     return Signal.ANSWERED_ALL if last is not None and last.complete else Signal.ANSWERED_ONE
+
+
+def _together(scope: Scope, action: Answer) -> tuple[int, ...]:
+    """The calls that may run at the same time: all that nobody began, once none is left that somebody did."""
+    if scope.limits.max_parallel_tools == 1 or scope.turn.last is None:
+        return ()
+    claimed = None if scope.claim is None else scope.claim.position
+    slots = scope.turn.last.slots
+    if slots[action.position].state != "open" and action.position != claimed:
+        return ()
+    return tuple(p for p, slot in enumerate(slots) if slot.state == "open" or p == claimed)
 
 
 def _open(scope: Scope) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class Signal(Enum):
     ASKED = "asked"
     """A reply with calls is stored."""
     ANSWERED_ONE = "answered_one"
-    """One call has feedback, others have not."""
+    """One call has feedback, or several; others have not."""
     RECOVERED = "recovered"
     """Lookups were asked; some calls are without feedback still."""
     ANSWERED_ALL = "answered_all"

@@ -201,7 +201,7 @@ class Calls:
             ledger=self._ledger,
             limits=_LIMITS,
             tools=_NO_TOOLS,
-            threads=host.threads,
+            pool=host.pool,
             emitter=self._emitter,
             new_id=host.new_id,
             clock=host.clock,

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from ..admission import digest
-from ..effects import Signal, ToolThreads, settle
+from ..effects import Signal, ToolPool, settle
 from ..errors import AgentLoopError, RunCancelled
 from ..events.envelope import random_id, wall_ms
 from ..exchange import Book, CallBasis, ReceiptMint, RunOutcome, Turn
@@ -70,7 +70,7 @@ class Host:
         self.store, self.mint = store, mint
         self.new_id, self.clock, self.now_ms = new_id, clock, now_ms
         self.sleep, self.random, self.inside = sleep, random, inside
-        self.threads = ToolThreads(1)  # no model call runs a tool
+        self.pool = ToolPool(1)  # no model call runs a tool
         self.signal = Signal("runtime", clock=clock)
         self.hub: ObserverHub | None = None
         self._observers, self._own_hub = observers, False

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, overload
 
 from ..admission import parse
 from ..errors import InputError, ToolDefinitionError
-from ..limits import TOOL_TIMEOUT
+from ..limits import TOOL_GRACE, TOOL_TIMEOUT
 from ..messages import FunctionSpec, ToolResult
 from .arguments import Arguments
 from .context import STAGE_CHARS, SelectionContext, ToolContext
@@ -118,7 +118,11 @@ class Tool:
 
     @property
     def digest_basis(self) -> dict[str, Any]:
-        """What a catalogue's digest covers of this tool: plain values, no library versions (R67)."""
+        """What a catalogue's digest covers of this tool: plain values, no library versions (R67).
+
+        How often it is repeated or called stands there where a policy says it otherwise than by default.
+        """
+        stated = {"max_calls": self.policy.max_calls, "retries": self.policy.stated_retries}
         return {
             "description": self.spec.description,
             "idempotent": self.policy.idempotent,
@@ -129,6 +133,7 @@ class Tool:
             "recovery": self.policy.recovery_kind,
             "strict": self.spec.strict,
             "timeout": self.policy.timeout,
+            **{name: value for name, value in stated.items() if value is not None},
         }
 
     @classmethod
@@ -300,6 +305,9 @@ def tool(
     description: str | None = None,
     idempotent: bool = False,
     timeout: float | None = TOOL_TIMEOUT,
+    grace: float = TOOL_GRACE,
+    retries: int | None = None,
+    max_calls: int | None = None,
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
@@ -313,6 +321,9 @@ def tool(
     description: str | None = None,
     idempotent: bool = False,
     timeout: float | None = TOOL_TIMEOUT,
+    grace: float = TOOL_GRACE,
+    retries: int | None = None,
+    max_calls: int | None = None,
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
@@ -329,7 +340,7 @@ def tool(
     Args:
         name: by default the function's.
         description: by default the first paragraph of its docstring.
-        idempotent, timeout, errors, max_output_bytes, recovery: see `ToolPolicy`.
+        idempotent, timeout, grace, retries, max_calls, errors, max_output_bytes, recovery: see `ToolPolicy`.
         policy: all of these at once, instead of them.
 
     Raises:
@@ -338,7 +349,14 @@ def tool(
         InputError: a policy value is outside its range, or given twice.
     """
     own = ToolPolicy(
-        idempotent=idempotent, timeout=timeout, errors=errors, max_output_bytes=max_output_bytes, recovery=recovery
+        idempotent=idempotent,
+        timeout=timeout,
+        grace=grace,
+        retries=retries,
+        max_calls=max_calls,
+        errors=errors,
+        max_output_bytes=max_output_bytes,
+        recovery=recovery,
     )
     if policy is not None and type(policy) is not ToolPolicy:
         raise InputError(f"tool: expected policy= to be a ToolPolicy, got {type(policy).__name__}")

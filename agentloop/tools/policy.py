@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from ..errors import InputError
-from ..limits import FEEDBACK_BYTES, TOOL_TIMEOUT, check_count, check_seconds
+from ..limits import FEEDBACK_BYTES, TOOL_GRACE, TOOL_RETRIES, TOOL_TIMEOUT, check_count, check_seconds
 from .recovery import Lookup, RecoveryKind
 
 __all__ = ["ToolPolicy", "selection_policy"]
@@ -18,9 +18,21 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         timeout: seconds one execution may take; None is no limit. The clock starts when the tool
-            does. After it a tool that is not idempotent has an unknown outcome (R336).
+            does. After it a tool that is not idempotent has an unknown outcome (R336). A `TimeoutError`
+            that the tool raises is the tool's own error, never this clock.
+        grace: seconds an execution has to end after ``timeout``, or, of an async tool, after its run was
+            cancelled. An async tool is cancelled before them. A sync tool cannot be stopped: Python has no
+            way to end a thread, so it is only waited for. What has not ended then is left over: its call
+            is answered, and no other tool of the run, or of its conversation, begins before it has ended
+            (`Runtime.left_over`). A value that comes within them counts as one in time.
         idempotent: running it twice with the same arguments does no more than running it once.
             Pure computation and reading are; mail, payments and writes elsewhere are not (R335).
+        retries: how often an execution that ran out of time is repeated, with the same ``effect_id``, 0
+            and up; None is 3 for an idempotent tool and 0 for another one, which may not have any
+            (R331, R332, R334). Each is a started call of every budget. An error that the tool raised or
+            returned is never a reason (R333), and what is left over is not overlapped by a repetition.
+        max_calls: how often it may be started in one run, repetitions included, 1 and up; None is no
+            limit of its own. A call over it is refused with feedback that says so, and the run goes on.
         max_output_bytes: ceiling of its result as JSON, in bytes, 256 and up; None takes the
             run's feedback limit. Longer text is cut, with a mark that states its full size.
         errors: exception types whose message a model may read; any other exception than
@@ -38,7 +50,10 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     timeout: float | None = TOOL_TIMEOUT
+    grace: float = TOOL_GRACE
     idempotent: bool = False
+    retries: int | None = None
+    max_calls: int | None = None
     max_output_bytes: int | None = None
     errors: tuple[type[Exception], ...] = ()
     recovery: Literal["repeat", "settle"] | Lookup | None = None
@@ -46,8 +61,18 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         if self.timeout is not None:
             check_seconds("ToolPolicy.timeout", self.timeout)
+        check_seconds("ToolPolicy.grace", self.grace)
         if type(self.idempotent) is not bool:
             raise InputError(f"ToolPolicy.idempotent: expected a bool, got {type(self.idempotent).__name__}")
+        if self.retries is not None:
+            check_count("ToolPolicy.retries", self.retries, 0)
+            if self.retries and not self.idempotent:
+                raise InputError(
+                    f"ToolPolicy.retries: expected idempotent=True with more than 0, got {self.retries} of a tool "
+                    "that is not"
+                )
+        if self.max_calls is not None:
+            check_count("ToolPolicy.max_calls", self.max_calls, 1)
         if self.max_output_bytes is not None:
             check_count("ToolPolicy.max_output_bytes", self.max_output_bytes, FEEDBACK_BYTES // 16)
         if type(self.errors) is not tuple:
@@ -62,6 +87,18 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InputError(f"ToolPolicy.recovery: expected None, 'repeat', 'settle' or a function, got {got}")
         if self.recovery == "repeat" and not self.idempotent:
             raise InputError("ToolPolicy.recovery: expected idempotent=True with 'repeat', got a tool that is not")
+
+    @property
+    def stated_retries(self) -> int | None:
+        """How often it is repeated, where that is another number than by default."""
+        return None if self.most_retries == (TOOL_RETRIES if self.idempotent else 0) else self.retries
+
+    @property
+    def most_retries(self) -> int:
+        """How often an execution that ran out of time is repeated."""
+        if self.retries is None:
+            return TOOL_RETRIES if self.idempotent else 0
+        return self.retries
 
     @property
     def recovery_kind(self) -> RecoveryKind:

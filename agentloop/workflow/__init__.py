@@ -9,7 +9,8 @@ from .models import ModelDefinition, ModelService, RunnerDefinition
 from .nodes import Guard, Handler, Node, Route
 from .options import EngineOptions
 from .outcomes import Complete, Continue
-from .ports import AgentPort, ModelPort, ToolAnswer, ToolPort
+from .ports import AgentPort, ModelPort
+from .tool_port import ToolAnswer, ToolPort
 
 __all__ = [
     "AgentPort",

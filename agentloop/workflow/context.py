@@ -6,8 +6,9 @@ from typing import Any
 
 from ..effects import Signal
 from ..errors import InputError
-from .ports import AgentPort, ModelPort, ToolPort
+from .ports import AgentPort, ModelPort
 from .request import Request, Visit
+from .tool_port import ToolPort
 
 __all__ = ["NodeContext"]
 

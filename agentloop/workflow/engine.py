@@ -21,7 +21,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
-from ..effects import Bound, Ledger, Signal, ToolThreads, settle
+from ..effects import Bound, Ledger, Signal, ToolPool, settle
 from ..errors import ConflictError, InputError, RunCancelled
 from ..events import Journal
 from ..runner import Execution
@@ -68,7 +68,7 @@ class Engine(Generic[S, R]):
         tools = options.pop("tools", None)
         settings = Settings(**cast("dict[str, Any]", options))
         above = None if settings.execution is None else settings.execution.signal
-        self._begin(settings, () if above is None else (above,), settings.threads or ToolThreads())
+        self._begin(settings, () if above is None else (above,), settings.pool or ToolPool())
         if workflow is not None:
             self.bind_workflow(workflow)
         if tools is not None:
@@ -78,8 +78,8 @@ class Engine(Generic[S, R]):
         if model_runtime is not None:
             self.bind_model_runtime(model_runtime)
 
-    def _begin(self, settings: Settings, above: tuple[Signal, ...], threads: ToolThreads) -> None:
-        self._settings, self._threads = settings, threads
+    def _begin(self, settings: Settings, above: tuple[Signal, ...], pool: ToolPool) -> None:
+        self._settings, self._pool = settings, pool
         self._signal = Signal("engine", parents=above, clock=settings.clock)
         self._workflow: Workflow[S, R] | None = None
         self._tools: ToolSet | None = None
@@ -256,7 +256,7 @@ class Engine(Generic[S, R]):
         if model_runtime is not None and self._service is not None and self._service.service is model_runtime:
             raise InputError("fork: expected another service, got the engine's own; a runner has child() for this")
         other = type(self).__new__(type(self))
-        other._begin(self._settings, (self._signal,), self._threads)
+        other._begin(self._settings, (self._signal,), self._pool)
         other._workflow, other._tools = self._workflow, self._tools
         if model is not None:
             other.bind_model(model)
@@ -334,7 +334,7 @@ class Engine(Generic[S, R]):
             model=model,
             model_id=model_id,
             tools=self._tools,
-            threads=self._threads,
+            pool=self._pool,
             spawn=settings.spawn,
             deps=deps,
             new_id=settings.new_id,

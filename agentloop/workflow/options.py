@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import msgspec
 
-from ..effects import Ledger, ToolThreads
+from ..effects import Ledger, ToolPool
 from ..errors import InputError
 from ..events.envelope import random_id, wall_ms
 from ..limits import MAX_ROUNDS, check_count
@@ -33,7 +33,7 @@ class EngineOptions(TypedDict, total=False):
         execution: what the engine's runs are a part of: its signal cancels them, and below its diagnostics they are
             told. By default those of the bound runner, where it exists already.
         spawn: runs agents; None can run none.
-        threads: where sync tools run; by default threads of its own.
+        pool: where tools run; by default one of its own.
         new_id, clock, now_ms: as for `Runtime`.
     """
 
@@ -45,7 +45,7 @@ class EngineOptions(TypedDict, total=False):
     ledger: Ledger | None
     execution: Execution | None
     spawn: Spawn | None
-    threads: ToolThreads | None
+    pool: ToolPool | None
     new_id: Callable[[], str]
     clock: Callable[[], float]
     now_ms: Callable[[], int]
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ledger: Ledger | None = None
     execution: Execution | None = None
     spawn: Spawn | None = None
-    threads: ToolThreads | None = None
+    pool: ToolPool | None = None
     new_id: Callable[[], str] = random_id
     clock: Callable[[], float] = time.monotonic
     now_ms: Callable[[], int] = wall_ms
@@ -72,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         check_count("Engine.max_rounds", self.max_rounds, 1)
         if self.max_tool_calls is not None:
             check_count("Engine.max_tool_calls", self.max_tool_calls, 0)
-        for name, kind in (("ledger", Ledger), ("threads", ToolThreads), ("execution", Execution)):
+        for name, kind in (("ledger", Ledger), ("pool", ToolPool), ("execution", Execution)):
             value = getattr(self, name)
             if value is not None and type(value) is not kind:
                 raise InputError(f"Engine.{name}: expected {kind.__name__} or None, got {type(value).__name__}")

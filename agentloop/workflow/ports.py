@@ -1,4 +1,4 @@
-"""What a node can ask for: model calls, tools and agents, all under the signal and the budget of its run.
+"""What a node can ask for: model calls and agents, and tools (`tool_port`), under the signal and the budget of its run.
 
 Each is refused once the run is over, cut off when its signal is cancelled, and waited for until what it began has
 recorded its end. So a handler that a cancelled run has left can begin nothing more.
@@ -6,26 +6,18 @@ recorded its end. So a handler that a cancelled run has left can begin nothing m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
-import msgspec
-
-from ..admission import canonical_text
 from ..agent import Agent
-from ..effects import Bound, ToolOutcome, execute
-from ..errors import InputError, ToolCrashed, ToolFailed
-from ..events import ToolEnded, ToolProgress, ToolStarted
-from ..limits import FEEDBACK_BYTES
+from ..effects import Bound
+from ..errors import InputError
 from ..results import RunResult
 from ..runner import Measurement, ModelInput, ModelResult, Prepared, Transport
-from ..tools import Tool, ToolContext
 from ..windows import RunInput
-from .agents import Spawn
 from .models import BoundModel
-from .request import STEP, Request, Visit
+from .request import Request, Visit
 
-__all__ = ["AgentPort", "ModelPort", "ToolAnswer", "ToolPort"]
+__all__ = ["AgentPort", "ModelPort"]
 
 T = TypeVar("T")
 
@@ -191,151 +183,6 @@ class ModelPort:
             "model_id": self._request.model_id if model_id is None else model_id,
         }
         return {name: value for name, value in given.items() if value is not None}
-
-
-class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool answered.
-
-    Attributes:
-        kind: ``done``, ``failed`` or ``unknown``: it ran out of time, and may have taken effect.
-        text: its result as JSON text, or in words; what a model would read.
-        code: why it is not done, as in `ToolEnded`.
-        invocation_id: of the execution, also its ``effect_id``.
-    """
-
-    kind: Literal["done", "failed", "unknown"]
-    text: str
-    code: str | None
-    invocation_id: str
-
-    def require(self) -> str:
-        """The text of what is done.
-
-        Raises:
-            ToolFailed: it is not; in the words of the tool.
-        """
-        if self.kind != "done":
-            raise ToolFailed(self.text)
-        return self.text
-
-
-class ToolPort:
-    """Tools of one node, executed as in an agent's loop: with deadline, threads, cut results, budget and events.
-
-    Their calls are no facts: nothing of them is stored, so a process that dies leaves no trace of what ran.
-    """
-
-    __slots__ = ("_request", "_visit")
-
-    def __init__(self, request: Request, visit: Visit) -> None:
-        self._request, self._visit = request, visit
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The tools that may be called."""
-        return () if self._request.tools is None else self._request.tools.names
-
-    async def call(self, name: str, arguments: Mapping[str, Any] | str | None = None) -> ToolAnswer:
-        """Run a tool, and return what it answered.
-
-        Args:
-            arguments: a plain mapping, or JSON text as a model wrote it.
-
-        Raises:
-            ToolDefinitionError: ``unknown_tool``. ArgumentsRefused, InputError: the arguments do not fit, or are not
-                plain. BudgetError: no tool call is left. Nothing ran, and nothing was debited.
-            ToolCrashed: the tool raised what it did not declare.
-            BaseException: what the run was cancelled with; the outcome is unknown then.
-        """
-        request = self._request
-        request.signal.check()
-        if request.tools is None:
-            raise InputError("context.tools: expected an engine with tools, got one that has none")
-        tool = request.tools.require(name)
-        if arguments is not None and not isinstance(arguments, (str, Mapping)):
-            raise InputError(f"context.tools.call: expected a mapping or JSON text, got {type(arguments).__name__}")
-        text = arguments if isinstance(arguments, str) else canonical_text(dict(arguments or {}))
-        admitted = tool.admit(text)
-        effect_id = request.new_id()
-        left = request.threads.busy(request.part.run_id)
-        if left is not None and tool.kind != "selection":
-            said = f"Nothing ran: an earlier call of {left} has not ended although its time is over. Try again later."
-            return ToolAnswer(kind="failed", text=said, code="thread_busy", invocation_id=effect_id)
-        with request.effects:
-            async with Bound(request.signal):
-                request.ledger.debit("tool_calls")
-                return await self._execute(tool, admitted, text, effect_id)
-
-    async def _execute(self, tool: Tool, arguments: dict[str, Any], text: str, effect_id: str) -> ToolAnswer:
-        request = self._request
-        position, began = request.tool_calls, request.clock()
-        request.tool_calls += 1
-        call = {"tool": tool.name, "call_id": effect_id, "exchange": 0, "position": position}
-
-        def tell(kind: Any, **fields: Any) -> None:
-            with request.below(self._visit):
-                request.emitter.process(kind, effect_id, **fields)
-
-        def ended(status: str, slot: str, code: str | None, output: str = "") -> None:
-            tell(
-                ToolEnded,
-                **call,
-                status=status,
-                slot=slot,
-                code=code,
-                output=output,
-                output_bytes=len(output.encode()),
-                duration_ms=int((request.clock() - began) * 1000),
-            )
-
-        over = False
-
-        async def progress(message: str, fraction: float | None) -> None:
-            if not over:  # a thread that goes on after its time tells nothing more
-                tell(ToolProgress, tool=tool.name, call_id=effect_id, message=message, fraction=fraction)
-
-        tell(ToolStarted, **call, arguments=text)
-        context: ToolContext[Any] = ToolContext(
-            deps=request.deps,
-            run_id=request.part.run_id,
-            agent=request.workflow or STEP,
-            tool=tool.name,
-            call_id=effect_id,
-            effect_id=effect_id,
-            on_progress=progress,
-            spawn=None if request.spawn is None else self._spawning(request.spawn, effect_id),
-        )
-        try:
-            outcome = await self._run(tool, arguments, context)
-        except BaseException:
-            ended("cancelled", "unknown", "cancelled")
-            raise
-        finally:
-            over = True
-        if outcome.kind == "crashed" or outcome.result is None:
-            ended("error", "unknown", outcome.code)
-            error = outcome.error
-            kind = type(error)
-            raise ToolCrashed(
-                tool.name, effect_id, effect_id, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-            ) from error
-        result = outcome.result
-        said = "".join(one.text for one in result.content)
-        ended("success" if result.status == "ok" else "error", outcome.kind, outcome.code, said)
-        return ToolAnswer(kind=outcome.kind, text=said, code=outcome.code, invocation_id=effect_id)
-
-    def _spawning(self, spawn: Spawn, effect_id: str) -> Callable[[Any, Any], Awaitable[Any]]:
-        """What a tool of an agent (`delegate`) runs it with: as a part of its call."""
-        request = self._request
-        return lambda agent, input: spawn(
-            agent, input, ledger=request.ledger, parent_span_id=effect_id, run_id=effect_id, deps=request.deps
-        )
-
-    async def _run(self, tool: Tool, arguments: dict[str, Any], context: ToolContext[Any]) -> ToolOutcome:
-        """The one execution that loops and workflows share."""
-        own = tool.policy.max_output_bytes
-        room = FEEDBACK_BYTES if own is None else min(FEEDBACK_BYTES, own)
-        return await execute(tool, arguments, context, pool=self._request.threads, max_output_bytes=room)
 
 
 class AgentPort:

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Final, Literal
 
-from ..effects import Ledger, Signal, ToolThreads, code_of
+from ..effects import Ledger, Signal, ToolPool, code_of
 from ..events import NodeEnded, NodeStarted, RouteTaken
 from ..sinks import Diagnostics, Emitter
-from ..tools import ToolSet
+from ..tools import Tool, ToolSet
 from .agents import Spawn
 from .models import BoundModel
 
@@ -76,7 +76,7 @@ class Request:
         ledger: what tools and agents are debited to.
         model, tools, spawn: what is bound, None where nothing is.
         model_id: of model calls that name none. deps: the application's.
-        effects: what was begun and has not ended.
+        effects: what was begun and has not ended. tool_calls: how many calls of tools were begun.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Request:
         model: BoundModel | None,
         model_id: str | None,
         tools: ToolSet | None,
-        threads: ToolThreads,
+        pool: ToolPool,
         spawn: Spawn | None,
         deps: Any,
         new_id: Callable[[], str],
@@ -98,11 +98,19 @@ class Request:
     ) -> None:
         self.workflow, self.part, self.emitter, self.signal = workflow, part, emitter, signal
         self.ledger, self.model, self.model_id = ledger, model, model_id
-        self.tools, self.threads, self.spawn = tools, threads, spawn
+        self.tools, self.pool, self.spawn = tools, pool, spawn
         self.deps, self.new_id, self.clock = deps, new_id, clock
         self.effects = Effects()
         self.tool_calls = 0
+        self._ledgers: dict[str, Ledger] = {}
         self._open: Visit | None = None
+
+    def ledger_of(self, tool: Tool) -> Ledger:
+        """What the starts of one tool are debited to: they are counted there, and taken from the run's budget."""
+        known = self._ledgers.get(tool.name)
+        if known is None:
+            known = self._ledgers[tool.name] = self.ledger.child()
+        return known
 
     def enter(self, node: str, number: int) -> Visit:
         """A node begins, in the round of this number."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import agentloop as al
-from agentloop.effects import Ledger, Scope, ToolThreads
+from agentloop.effects import Ledger, Scope, ToolPool
 from agentloop.exchange import Book, Fact, ReceiptMint
 from agentloop.messages import ModelOptions, UserMessage
 from agentloop.persistence import Backend, MemoryBackend, Store
@@ -44,7 +44,7 @@ class Stage:
         self.limits = al.LoopLimits(**limits)
         self.ledger = ledger or Ledger(model_calls=self.limits.max_model_calls, tool_calls=self.limits.max_tool_calls)
         self.tools = al.ToolSet(tools)
-        self.threads = ToolThreads(2)
+        self.pool = ToolPool(2)
         self._ids = (f"id-{number}" for number in itertools.count(1))
 
     async def open(self, **fields: Any) -> Scope:
@@ -64,6 +64,15 @@ class Stage:
             ),
             run_id="r",
         )
+        return self.scope(**fields)
+
+    def open_again(self, **fields: Any) -> Scope:
+        """A scope of the same run, as whoever resumes it has one."""
+        self.ledger = Ledger(model_calls=self.limits.max_model_calls, tool_calls=self.limits.max_tool_calls)
+        return self.scope(**fields)
+
+    def scope(self, **fields: Any) -> Scope:
+        """A scope of run ``r``, whose origin is stored."""
         now_ms = self.clock.now_ms
         parts: dict[str, Any] = {
             "deps": None,
@@ -83,7 +92,7 @@ class Stage:
             ledger=self.ledger,
             limits=self.limits,
             tools=self.tools,
-            threads=self.threads,
+            pool=self.pool,
             **parts,
         )
 

@@ -13,6 +13,7 @@ import pytest
 import agentloop as al
 from agentloop.effects import Ledger, Scope, answer_call, give_back, send, skip_calls
 from agentloop.effects.claims import claim_next
+from agentloop.effects.pool import Execution
 from agentloop.errors import BudgetError
 from agentloop.exchange import Entry, Fact, SlotMoved
 from agentloop.messages import ToolFeedback, ToolResult
@@ -204,7 +205,7 @@ async def test_a_cancel_while_the_claim_is_written_is_known_to_have_run_nothing(
 async def test_nothing_runs_beside_a_thread_that_has_not_ended() -> None:
     release = threading.Event()
 
-    @al.tool(timeout=0.25)  # in which its thread has begun
+    @al.tool(timeout=0.25, grace=0.02)  # in which its thread has begun
     def hold() -> None:
         """Hold a thread."""
         release.wait(10)
@@ -219,7 +220,7 @@ async def test_nothing_runs_beside_a_thread_that_has_not_ended() -> None:
         assert stage.ledger.spent("tool_calls") == 1
     finally:
         release.set()
-        assert await stage.threads.wait_idle(5) == 0
+        assert await stage.pool.wait_idle(5) == 0
 
 
 async def test_a_crash_is_stored_before_it_is_raised_and_shows_nothing_of_the_error_to_the_model() -> None:
@@ -243,6 +244,200 @@ async def test_a_crash_is_stored_before_it_is_raised_and_shows_nothing_of_the_er
     assert slot.state == "unknown"
     assert slot.feedback is not None
     assert "internal" not in slot.feedback.text
+
+
+# -- repetitions after a timeout
+
+
+SOON = 0.01
+
+
+def late_tool(log: list[tuple[int, str]], *, in_time: int = 99, **policy: Any) -> al.Tool:
+    """A tool that runs out of time until its execution of number ``in_time``."""
+
+    @al.tool(name="late", **{"timeout": SOON, "idempotent": True, **policy})
+    async def late(ctx: al.ToolContext[Any]) -> str:
+        """Come late."""
+        log.append((ctx.attempt, ctx.effect_id))
+        if ctx.attempt < in_time:
+            await asyncio.Event().wait()
+        return "in time"
+
+    return late
+
+
+async def states(stage: Stage) -> list[tuple[str, int, str | None]]:
+    return [(fact.state, fact.attempt, fact.code) for fact in await stage.facts() if isinstance(fact, SlotMoved)]
+
+
+async def test_an_execution_that_ran_out_of_time_is_repeated_and_each_start_is_charged_stored_and_told() -> None:
+    """Each under the same id, which stands in what is stored (R331, R332, R337)."""
+    log: list[tuple[int, str]] = []
+    stage = Stage([reply(calls=[call("late")])], tools=[late_tool(log, in_time=3)])
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    assert log == [(1, "r/0.0"), (2, "r/0.0"), (3, "r/0.0")]
+    moves = [("started", 1, None), ("unknown", 1, "timeout"), ("started", 2, None), ("unknown", 2, "timeout")]
+    assert await states(stage) == [*moves, ("started", 3, None), ("done", 3, None)]
+    assert (stage.ledger.spent("tool_calls"), scope.turn.tool_calls) == (3, 3)
+    assert stage.types[-6:] == ["tool.started", "tool.ended"] * 3
+    started = [event.attempt for event in stage.events if isinstance(event, al.ToolStarted)]
+    ended = [(event.slot, event.code, event.status) for event in stage.events if isinstance(event, al.ToolEnded)]
+    assert started == [1, 2, 3]
+    assert ended == [("unknown", "timeout", "error")] * 2 + [("done", None, "success")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "starts", "state"),
+    [
+        ({}, 4, "failed"),
+        ({"retries": 0}, 1, "failed"),
+        ({"retries": 2}, 3, "failed"),
+        ({"idempotent": False}, 1, "unknown"),
+    ],
+)
+async def test_repetitions_end_with_the_number_that_a_policy_allows(
+    policy: dict[str, Any], starts: int, state: str
+) -> None:
+    """(R331, R332, R334)"""
+    log: list[tuple[int, str]] = []
+    stage = Stage([reply(calls=[call("late")])], tools=[late_tool(log, **policy)])
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    slot = scope.turn.entries[0].slots[0]
+    assert (len(log), slot.attempt, slot.state, slot.code) == (starts, starts, state, "timeout")
+    assert stage.ledger.spent("tool_calls") == starts
+
+
+@pytest.mark.parametrize("way", ["raises", "returns"])
+async def test_an_error_of_the_tool_is_not_repeated(way: str) -> None:
+    """(R333)"""
+    ran: list[int] = []
+
+    @al.tool(idempotent=True, errors=(TimeoutError,))
+    async def fail() -> ToolResult:
+        """Fail."""
+        ran.append(1)
+        if way == "raises":
+            raise TimeoutError("upstream")
+        return ToolResult.error("no")
+
+    stage = Stage([reply(calls=[call("fail")])], tools=[fail])
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    assert (ran, stage.ledger.spent("tool_calls"), scope.turn.entries[0].slots[0].state) == ([1], 1, "failed")
+
+
+async def test_without_a_tool_call_left_nothing_is_repeated_and_the_call_is_answered() -> None:
+    """(R278, R331)"""
+    log: list[tuple[int, str]] = []
+    stage = Stage([reply(calls=[call("late")])], tools=[late_tool(log)], ledger=Ledger(tool_calls=2))
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    slot = scope.turn.entries[0].slots[0]
+    assert (len(log), slot.state, slot.code, stage.ledger.spent("tool_calls")) == (2, "failed", "timeout", 2)
+
+
+async def test_a_run_that_is_paused_repeats_nothing_and_leaves_the_call_unanswered() -> None:
+    """Whoever resumes it finds an execution without an answer."""
+    log: list[tuple[int, str]] = []
+    closing = asyncio.Event()
+    stage = Stage([reply(calls=[call("late")])], tools=[late_tool(log)])
+    scope = await asked(stage, paused=closing.is_set)
+    closing.set()
+    with pytest.raises(al.RunPaused):
+        await answer_call(scope, 0, 0)
+    assert (log, await states(stage)) == ([(1, "r/0.0")], [("started", 1, None)])
+    assert isinstance(stage.events[-1], al.ToolEnded)
+    assert (stage.events[-1].slot, stage.events[-1].code) == ("unknown", "paused")
+
+
+async def test_a_cancel_while_a_repetition_is_claimed_leaves_an_unknown_slot() -> None:
+    """(R62)"""
+    log: list[tuple[int, str]] = []
+
+    async def hook(facts: Any) -> None:
+        if facts[-1].state == "started" and facts[-1].attempt == 2:
+            task.cancel()
+            await asyncio.sleep(0)
+
+    backend = SlowBackend()
+    stage = Stage([reply(calls=[call("late")])], tools=[late_tool(log)], backend=backend)
+    scope = await asked(stage)
+    backend.hook = hook
+    task = asyncio.create_task(answer_call(scope, 0, 0))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    slot = scope.turn.entries[0].slots[0]
+    assert (len(log), slot.state, slot.code, slot.attempt) == (1, "unknown", "cancelled", 2)
+    assert slot.feedback is not None
+    assert stage.ledger.spent("tool_calls") == scope.turn.tool_calls == 2
+    assert stage.types[-4:] == ["tool.started", "tool.ended"] * 2
+
+
+# -- how often a tool may be called
+
+
+async def test_a_call_over_its_tools_own_limit_is_refused_in_words_and_costs_nothing() -> None:
+    """(R57, R278)"""
+
+    @al.tool(max_calls=2)
+    async def rare() -> str:
+        """Be called rarely."""
+        return "ok"
+
+    stage = Stage([reply(calls=[call("rare"), call("rare"), call("rare"), call("double", n=1)])], tools=[rare, double])
+    scope = await asked(stage)
+    for position in range(4):
+        await answer_call(scope, 0, position, following if position else None)
+    slots = scope.turn.entries[0].slots
+    assert [(slot.state, slot.code) for slot in slots] == [
+        ("done", None),
+        ("done", None),
+        ("failed", "max_calls"),
+        ("done", None),
+    ]
+    assert slots[2].feedback is not None
+    assert slots[2].feedback.text == "Nothing ran: rare can be called 2 times in a run, and that is used up."
+    assert (stage.ledger.spent("tool_calls"), scope.turn.tool_calls) == (3, 3)
+
+
+async def test_repetitions_count_for_a_tools_own_limit() -> None:
+    log: list[tuple[int, str]] = []
+    stage = Stage([reply(calls=[call("late"), call("late")])], tools=[late_tool(log, max_calls=3)])
+    scope = await asked(stage)
+    for position in range(2):
+        await answer_call(scope, 0, position)
+    first, second = scope.turn.entries[0].slots
+    assert (first.state, first.code, first.attempt) == ("failed", "timeout", 3)
+    assert (second.state, second.code) == ("failed", "max_calls")
+    assert len(log) == 3
+
+
+async def test_a_run_that_is_resumed_counts_the_starts_that_its_facts_hold() -> None:
+    log: list[tuple[int, str]] = []
+    tool = late_tool(log, in_time=1, max_calls=2)
+    stage = Stage([reply(calls=[call("late"), call("late"), call("late")])], tools=[tool])
+    await lost(stage, 0)
+    again = stage.open_again()
+    for position in range(3):
+        await answer_call(again, 0, position)
+    slots = again.turn.entries[0].slots
+    assert [(slot.state, slot.attempt) for slot in slots] == [("done", 2), ("failed", 0), ("failed", 0)]
+    assert log == [(2, "r/0.0")]
+
+
+async def test_a_lost_call_over_its_tools_own_limit_stays_unknown_and_says_so() -> None:
+    """(R134)"""
+    log: list[tuple[int, str]] = []
+    stage = Stage([reply(calls=[call("late")])], tools=[late_tool(log, in_time=1, max_calls=1)])
+    await lost(stage, 0)
+    again = stage.open_again()
+    await answer_call(again, 0, 0)
+    slot = again.turn.entries[0].slots[0]
+    assert (slot.state, slot.code, slot.attempt, log) == ("unknown", "max_calls", 1, [])
+    assert slot.feedback is not None
+    assert "An earlier execution of this call may have taken effect" in slot.feedback.text
 
 
 # -- the claim of the next call
@@ -305,7 +500,7 @@ async def test_nothing_is_claimed_ahead_in_a_run_that_is_paused_or_has_no_budget
 async def test_nothing_is_claimed_ahead_beside_a_thread_that_has_not_ended() -> None:
     release = threading.Event()
 
-    @al.tool(timeout=0.25)  # in which its thread has begun
+    @al.tool(timeout=0.25, grace=0.02)  # in which its thread has begun
     def hold() -> None:
         """Hold a thread."""
         release.wait(10)
@@ -315,7 +510,7 @@ async def test_nothing_is_claimed_ahead_beside_a_thread_that_has_not_ended() -> 
         assert await batches(stage, await stage.open()) == [["started 0"], ["unknown 0"], ["failed 1"]]
     finally:
         release.set()
-        assert await stage.threads.wait_idle(5) == 0
+        assert await stage.pool.wait_idle(5) == 0
 
 
 async def test_nothing_is_claimed_with_the_record_of_a_crash() -> None:
@@ -393,7 +588,7 @@ async def test_a_call_whose_first_execution_may_still_go_on_in_a_thread_waits() 
         loop.call_soon_threadsafe(began.set)
         release.wait(10)
 
-    earlier = asyncio.create_task(stage.threads.run("r", "hold", work, seconds=None))
+    earlier = asyncio.create_task(stage.pool.run_thread(Execution("r", "hold"), work, seconds=None, grace=1))
     try:
         await began.wait()
         earlier.cancel()
@@ -405,4 +600,4 @@ async def test_a_call_whose_first_execution_may_still_go_on_in_a_thread_waits() 
         assert (slot.state, slot.feedback, stage.ledger.spent("tool_calls")) == ("unknown", None, 0)
     finally:
         release.set()
-        assert await stage.threads.wait_idle(5) == 0
+        assert await stage.pool.wait_idle(5) == 0

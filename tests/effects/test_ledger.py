@@ -189,3 +189,17 @@ def test_calls_of_children_are_counted_and_their_durations_are_not() -> None:
     for child in (root.child(), root.child()):  # side by side, so twice the calls in the same time
         child.debit("model_calls")
     assert root.spent("model_calls") == 2
+
+
+def test_no_more_is_put_back_than_was_debited_on_the_whole_way_up() -> None:
+    root = Ledger(tool_calls=4)
+    child = root.child(tool_calls=2)
+    child.debit("tool_calls", 2)
+    child.note_spent("tool_calls", 3)
+    child.release("tool_calls")
+    assert [node.spent("tool_calls") for node in (root, child)] == [1, 4]
+    with pytest.raises(InputError, match=r"Ledger\.release: expected at most the 1 that were debited, got 2"):
+        child.release("tool_calls", 2)
+    with pytest.raises(InputError, match=r"Ledger\.release"):
+        child.release("tool_calls", -1)
+    assert [node.spent("tool_calls") for node in (root, child)] == [1, 4]

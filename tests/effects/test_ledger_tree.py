@@ -128,6 +128,14 @@ class TreeOfLedgers(RuleBasedStateMachine):
         node.noted[resource] += amount
         assert [(other, other.ledger.left(resource)) for other, _ in above] == above
 
+    @rule(data=st.data(), resource=st.sampled_from(RESOURCES), amount=st.integers(0, 3))
+    def never_begin(self, data: st.DataObject, resource: Resource, amount: int) -> None:
+        """What was debited for work that did not begin is there again, for this node and for all above it."""
+        node: Node = data.draw(st.sampled_from(self.nodes))
+        amount = min(amount, node.own[resource])
+        node.ledger.release(resource, amount)
+        node.own[resource] -= amount
+
     def debit(self, node: Node, resource: Resource, amount: int) -> None:
         before, left = self.spending(), node.left(resource)
         if left is None or amount <= left:

@@ -213,7 +213,7 @@ async def test_nothing_is_looked_up_while_a_thread_of_the_run_goes_on() -> None:
         release.wait(10)
         return ""
 
-    stage, scope = await lost(member("one", slow, timeout=0.25), member("two", slow))
+    stage, scope = await lost(member("one", slow, timeout=0.25, grace=0.02), member("two", slow))
     try:
         with pytest.raises(al.UnsettledError) as caught:
             await recover_calls(scope, 0, (0, 1))
@@ -225,7 +225,7 @@ async def test_nothing_is_looked_up_while_a_thread_of_the_run_goes_on() -> None:
         assert asked == [0]
     finally:
         release.set()
-        await stage.threads.wait_idle(10)
+        await stage.pool.wait_idle(10)
 
 
 async def test_a_paused_run_asks_no_further() -> None:

@@ -13,7 +13,9 @@ import anyio
 import msgspec
 import pytest
 
-from agentloop.effects.tool_call import ToolOutcome, ToolThreads, execute
+from agentloop.effects import ToolOutcome, ToolPool
+from agentloop.effects.pool import Execution
+from agentloop.effects.tool_call import execute
 from agentloop.errors import BudgetError, InputError, PersistenceError, ToolFailed, ToolResultError
 from agentloop.limits import FEEDBACK_BYTES
 from agentloop.messages import ToolResult
@@ -29,8 +31,8 @@ KINDS = ["sync", "async"]
 
 
 @pytest.fixture
-def pool() -> ToolThreads:
-    return ToolThreads(4)
+def pool() -> ToolPool:
+    return ToolPool(4)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def raising(error: BaseException) -> Callable[[], Any]:
     return body
 
 
-async def run(member: Tool, pool: ToolThreads, **options: Any) -> ToolOutcome:
+async def run(member: Tool, pool: ToolPool, **options: Any) -> ToolOutcome:
     return await execute(member, member.admit(""), context(), pool=pool, **options)
 
 
@@ -77,13 +79,13 @@ class Declared(ValueError):
 @pytest.mark.parametrize("kind", KINDS)
 class TestMatrix:
     @pytest.mark.parametrize(("value", "text"), [("plain", "plain"), ({"a": [1]}, '{"a":[1]}'), (None, "null")])
-    async def test_a_value_is_done(self, kind: str, pool: ToolThreads, value: Any, text: str) -> None:
+    async def test_a_value_is_done(self, kind: str, pool: ToolPool, value: Any, text: str) -> None:
         outcome = await run(make(kind, lambda: value), pool)
         assert (outcome.kind, outcome.code, outcome.error) == ("done", None, None)
         assert outcome.result == ToolResult.ok(text)
 
     @pytest.mark.parametrize("idempotent", [True, False])
-    async def test_tool_failed_is_feedback(self, kind: str, pool: ToolThreads, idempotent: bool) -> None:
+    async def test_tool_failed_is_feedback(self, kind: str, pool: ToolPool, idempotent: bool) -> None:
         """(R61)"""
         outcome = await run(make(kind, raising(ToolFailed("no such note")), idempotent=idempotent), pool)
         assert (outcome.kind, outcome.code) == ("failed", "tool_failed")
@@ -91,7 +93,7 @@ class TestMatrix:
 
     @pytest.mark.parametrize("idempotent", [True, False])
     async def test_a_declared_error_is_feedback_with_its_type(
-        self, kind: str, pool: ToolThreads, idempotent: bool
+        self, kind: str, pool: ToolPool, idempotent: bool
     ) -> None:
         """(R61)"""
         member = make(kind, raising(Declared("bad date")), errors=(ValueError,), idempotent=idempotent)
@@ -100,7 +102,7 @@ class TestMatrix:
         assert outcome.result == ToolResult.error("Declared: bad date")
         assert isinstance(outcome.error, Declared)
 
-    async def test_a_returned_error_result_is_a_failure_the_model_reads(self, kind: str, pool: ToolThreads) -> None:
+    async def test_a_returned_error_result_is_a_failure_the_model_reads(self, kind: str, pool: ToolPool) -> None:
         """(R61, R63)"""
         outcome = await run(make(kind, lambda: ToolResult.error("no")), pool)
         assert (outcome.kind, outcome.code, outcome.result) == ("failed", "error_result", ToolResult.error("no"))
@@ -110,7 +112,7 @@ class TestMatrix:
         "error", [ValueError("secret"), KeyError("k"), StopIteration(), StopAsyncIteration()], ids=repr
     )
     async def test_any_other_exception_crashes(
-        self, kind: str, pool: ToolThreads, idempotent: bool, error: Exception
+        self, kind: str, pool: ToolPool, idempotent: bool, error: Exception
     ) -> None:
         """(R61)"""
         outcome = await run(make(kind, raising(error), idempotent=idempotent), pool)
@@ -119,11 +121,11 @@ class TestMatrix:
 
     @pytest.mark.parametrize(("idempotent", "came"), [(True, "failed"), (False, "unknown")])
     async def test_hanging_ends_with_the_clock(
-        self, kind: str, pool: ToolThreads, release: threading.Event, idempotent: bool, came: str
+        self, kind: str, pool: ToolPool, release: threading.Event, idempotent: bool, came: str
     ) -> None:
         """(R330, R331)"""
 
-        @tool(name="t", timeout=BEGUN, idempotent=idempotent)
+        @tool(name="t", timeout=BEGUN, grace=SOON, idempotent=idempotent)
         def in_thread() -> None:
             release.wait()
 
@@ -134,7 +136,7 @@ class TestMatrix:
         assert outcome.result.status == "error"
         assert pool.busy("r") == ("t" if kind == "sync" else None)
 
-    async def test_its_own_timeout_error_is_not_the_clock(self, kind: str, pool: ToolThreads) -> None:
+    async def test_its_own_timeout_error_is_not_the_clock(self, kind: str, pool: ToolPool) -> None:
         own = TimeoutError("their clock")
         undeclared = await run(make(kind, raising(own)), pool)
         assert (undeclared.kind, undeclared.code, undeclared.error) == ("crashed", "tool_crashed", own)
@@ -142,7 +144,7 @@ class TestMatrix:
         assert (declared.kind, declared.code) == ("failed", "tool_error")
         assert declared.result == ToolResult.error("TimeoutError: their clock")
 
-    async def test_huge_output_is_cut_with_a_visible_mark(self, kind: str, pool: ToolThreads) -> None:
+    async def test_huge_output_is_cut_with_a_visible_mark(self, kind: str, pool: ToolPool) -> None:
         """(R98, R101)"""
         outcome = await run(make(kind, lambda: "é" * 100_000), pool)
         assert outcome.result is not None
@@ -152,23 +154,23 @@ class TestMatrix:
         assert larger.result is not None
         assert len(larger.result.text) > 20_000
 
-    async def test_a_long_error_message_is_cut(self, kind: str, pool: ToolThreads) -> None:
+    async def test_a_long_error_message_is_cut(self, kind: str, pool: ToolPool) -> None:
         outcome = await run(make(kind, raising(ToolFailed("x" * 100_000))), pool)
         assert outcome.result is not None
         assert len(outcome.result.text) == 2_000
 
     @pytest.mark.parametrize("value", [object(), b"bytes", math.nan, {"a": math.inf}, {1, object}], ids=repr)
-    async def test_what_cannot_be_a_result_crashes(self, kind: str, pool: ToolThreads, value: Any) -> None:
+    async def test_what_cannot_be_a_result_crashes(self, kind: str, pool: ToolPool, value: Any) -> None:
         outcome = await run(make(kind, lambda: value), pool)
         assert (outcome.kind, outcome.code, outcome.result) == ("crashed", "invalid_tool_result", None)
         assert isinstance(outcome.error, ToolResultError)
 
-    async def test_lone_surrogates_are_replaced_in_results_and_in_messages(self, kind: str, pool: ToolThreads) -> None:
+    async def test_lone_surrogates_are_replaced_in_results_and_in_messages(self, kind: str, pool: ToolPool) -> None:
         assert (await run(make(kind, lambda: "bad \udc97 byte"), pool)).result == ToolResult.ok("bad \ufffd byte")
         failed = await run(make(kind, raising(ToolFailed("bad \udc97 byte"))), pool)
         assert failed.result == ToolResult.error("bad \ufffd byte")
 
-    async def test_a_cancelled_error_of_its_own_crashes_and_cancels_nothing(self, kind: str, pool: ToolThreads) -> None:
+    async def test_a_cancelled_error_of_its_own_crashes_and_cancels_nothing(self, kind: str, pool: ToolPool) -> None:
         error = asyncio.CancelledError()
         outcome = await run(make(kind, raising(error)), pool)
         assert (outcome.kind, outcome.error) == ("crashed", error)
@@ -177,12 +179,12 @@ class TestMatrix:
         assert task.cancelling() == 0
         await asyncio.sleep(0)
 
-    async def test_an_empty_message_still_says_something(self, kind: str, pool: ToolThreads) -> None:
+    async def test_an_empty_message_still_says_something(self, kind: str, pool: ToolPool) -> None:
         assert (await run(make(kind, raising(ToolFailed())), pool)).result == ToolResult.error("The tool failed.")
         declared = make(kind, raising(KeyError()), errors=(KeyError,))
         assert (await run(declared, pool)).result == ToolResult.error("KeyError")
 
-    async def test_a_message_that_cannot_be_read_crashes(self, kind: str, pool: ToolThreads) -> None:
+    async def test_a_message_that_cannot_be_read_crashes(self, kind: str, pool: ToolPool) -> None:
         class Mute(ToolFailed):
             def __str__(self) -> str:
                 raise RuntimeError("mute")
@@ -190,12 +192,12 @@ class TestMatrix:
         outcome = await run(make(kind, raising(Mute())), pool)
         assert (outcome.kind, repr(outcome.error)) == ("crashed", "RuntimeError('mute')")
 
-    async def test_context_variables_of_the_caller_are_seen(self, kind: str, pool: ToolThreads) -> None:
+    async def test_context_variables_of_the_caller_are_seen(self, kind: str, pool: ToolPool) -> None:
         variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
         variable.set("from the run")
         assert (await run(make(kind, variable.get), pool)).result == ToolResult.ok("from the run")
 
-    async def test_the_duration_is_measured_by_the_given_clock(self, kind: str, pool: ToolThreads) -> None:
+    async def test_the_duration_is_measured_by_the_given_clock(self, kind: str, pool: ToolPool) -> None:
         times = iter([10.0, 12.5])
         outcome = await run(make(kind, lambda: 1), pool, clock=lambda: next(times))
         assert outcome.duration == 2.5
@@ -207,7 +209,7 @@ async def hang() -> None:
 
 
 class TestTimeout:
-    async def test_a_tool_that_is_not_idempotent_has_an_unknown_outcome(self, pool: ToolThreads) -> None:
+    async def test_a_tool_that_is_not_idempotent_has_an_unknown_outcome(self, pool: ToolPool) -> None:
         outcome = await run(tool(timeout=SOON)(hang), pool)
         assert (outcome.kind, outcome.code) == ("unknown", "timeout")
         assert outcome.result is not None
@@ -215,13 +217,13 @@ class TestTimeout:
         for words in ("did not finish within 0.02 s", "outcome is unknown", "neither success nor failure"):
             assert words in outcome.result.text
 
-    async def test_an_idempotent_tool_failed(self, pool: ToolThreads) -> None:
+    async def test_an_idempotent_tool_failed(self, pool: ToolPool) -> None:
         outcome = await run(tool(timeout=SOON, idempotent=True)(hang), pool)
         assert (outcome.kind, outcome.code) == ("failed", "timeout")
         assert outcome.result is not None
         assert "safe to call it again" in outcome.result.text
 
-    async def test_an_async_tool_was_cancelled_and_has_ended(self, pool: ToolThreads) -> None:
+    async def test_an_async_tool_was_cancelled_and_has_ended(self, pool: ToolPool) -> None:
         ended = []
 
         @tool(timeout=SOON)
@@ -236,7 +238,7 @@ class TestTimeout:
         assert ended == [1]
         assert pool.busy("r") is None
 
-    async def test_an_error_raised_on_the_way_out_does_not_hide_the_timeout(self, pool: ToolThreads) -> None:
+    async def test_an_error_raised_on_the_way_out_does_not_hide_the_timeout(self, pool: ToolPool) -> None:
         @tool(timeout=SOON)
         async def t() -> None:
             try:
@@ -246,7 +248,7 @@ class TestTimeout:
 
         assert (await run(t, pool)).kind == "unknown"
 
-    async def test_a_value_that_came_late_is_still_the_truth(self, pool: ToolThreads) -> None:
+    async def test_a_value_that_came_late_is_still_the_truth(self, pool: ToolPool) -> None:
         @tool(timeout=SOON)
         async def t() -> str:
             try:
@@ -258,7 +260,7 @@ class TestTimeout:
         outcome = await run(t, pool)
         assert (outcome.kind, outcome.result) == ("done", ToolResult.ok("written"))
 
-    async def test_a_clock_inside_the_tool_is_its_own(self, pool: ToolThreads) -> None:
+    async def test_a_clock_inside_the_tool_is_its_own(self, pool: ToolPool) -> None:
         @tool(timeout=5)
         async def t() -> None:
             with anyio.fail_after(SOON):
@@ -267,7 +269,7 @@ class TestTimeout:
         outcome = await run(t, pool)
         assert (outcome.kind, type(outcome.error)) == ("crashed", TimeoutError)
 
-    async def test_no_timeout_lets_a_tool_take_its_time(self, pool: ToolThreads) -> None:
+    async def test_no_timeout_lets_a_tool_take_its_time(self, pool: ToolPool) -> None:
         gate = asyncio.Event()
 
         @tool(timeout=None)
@@ -283,7 +285,7 @@ class TestTimeout:
 
 class TestCancel:
     async def test_a_cancel_of_the_run_reaches_the_tool_and_is_passed_on_when_it_has_ended(
-        self, pool: ToolThreads
+        self, pool: ToolPool
     ) -> None:
         started, ended = asyncio.Event(), []
 
@@ -304,7 +306,7 @@ class TestCancel:
         assert ended == [1]
 
     @pytest.mark.parametrize("reaction", ["returns", "raises", "fails"])
-    async def test_a_tool_cannot_keep_a_cancel_to_itself(self, pool: ToolThreads, reaction: str) -> None:
+    async def test_a_tool_cannot_keep_a_cancel_to_itself(self, pool: ToolPool, reaction: str) -> None:
         started = asyncio.Event()
 
         @tool
@@ -326,13 +328,13 @@ class TestCancel:
             await task
         assert task.cancelled()
 
-    async def test_a_cancel_by_an_enclosing_clock_is_that_clocks(self, pool: ToolThreads) -> None:
+    async def test_a_cancel_by_an_enclosing_clock_is_that_clocks(self, pool: ToolPool) -> None:
         """A limit on the whole run is not the tool's timeout."""
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(SOON):
                 await run(tool(timeout=5)(hang), pool)
 
-    async def test_a_sync_tool_is_left_alone_and_remembered(self, pool: ToolThreads, release: threading.Event) -> None:
+    async def test_a_sync_tool_is_left_alone_and_remembered(self, pool: ToolPool, release: threading.Event) -> None:
         started = threading.Event()
 
         @tool
@@ -353,9 +355,9 @@ class TestCancel:
 
 class TestThreads:
     async def test_a_thread_that_outlives_its_call_is_remembered_until_it_ends(
-        self, pool: ToolThreads, release: threading.Event
+        self, pool: ToolPool, release: threading.Event
     ) -> None:
-        @tool(timeout=BEGUN)
+        @tool(timeout=BEGUN, grace=SOON)
         def slow() -> str:
             release.wait()
             return "too late"
@@ -368,26 +370,7 @@ class TestThreads:
         release.set()
         assert await pool.wait_idle(run_id="r") == 0
 
-    async def test_no_tool_of_a_run_begins_beside_its_left_over_thread(
-        self, pool: ToolThreads, release: threading.Event
-    ) -> None:
-        @tool(timeout=BEGUN, idempotent=True)
-        def slow() -> None:
-            release.wait()
-
-        assert (await run(slow, pool)).kind == "failed"
-        began = []
-        for kind in KINDS:
-            with pytest.raises(InputError, match="'slow' that has not ended"):
-                await run(make(kind, lambda: began.append(1)), pool)
-        assert not began
-        other = make("async", lambda: 1)
-        assert (await execute(other, {}, context("another run"), pool=pool)).kind == "done"
-        release.set()
-        await pool.wait_idle()
-        assert (await run(other, pool)).kind == "done"
-
-    async def test_a_running_sibling_is_not_left_over(self, pool: ToolThreads) -> None:
+    async def test_a_running_sibling_is_not_left_over(self, pool: ToolPool) -> None:
         both = threading.Barrier(2, timeout=10)
         member = make("sync", both.wait)
         outcomes = await asyncio.gather(run(member, pool), run(member, pool))
@@ -396,9 +379,9 @@ class TestThreads:
     async def test_no_more_threads_than_places_and_a_call_that_gets_none_did_not_run(
         self, release: threading.Event
     ) -> None:
-        pool, began = ToolThreads(1), []
+        pool, began = ToolPool(1), []
 
-        @tool(timeout=BEGUN)
+        @tool(timeout=BEGUN, grace=SOON)
         def slow() -> None:
             began.append(1)
             release.wait()
@@ -414,16 +397,16 @@ class TestThreads:
         assert (await execute(make("sync", lambda: 1), {}, context("r2"), pool=pool)).kind == "done"
 
     async def test_a_call_that_leaves_before_its_thread_began_gives_its_place_back(self) -> None:
-        pool, began = ToolThreads(1), []
-        task = asyncio.create_task(pool.run("r", "t", lambda: began.append(1), seconds=None))
+        pool, began = ToolPool(1), []
+        task = asyncio.create_task(pool.run_thread(Execution("r", "t"), lambda: began.append(1), seconds=None, grace=1))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await pool.wait_idle(5) == 0
-        assert await pool.run("r", "t", lambda: 3, seconds=5) == (3, None)
+        assert await pool.run_thread(Execution("r", "t"), lambda: 3, seconds=5, grace=1) == (3, None)
 
-    async def test_a_thread_may_report_progress(self, pool: ToolThreads) -> None:
+    async def test_a_thread_may_report_progress(self, pool: ToolPool) -> None:
         told = []
 
         async def on_progress(message: str, fraction: float | None) -> None:
@@ -440,14 +423,14 @@ class TestThreads:
 
     def test_a_size_outside_its_range_is_refused(self) -> None:
         with pytest.raises(InputError):
-            ToolThreads(0)
+            ToolPool(0)
 
 
 class TestProtected:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("error", [PersistenceError("x"), BudgetError("tokens", 1, 2)], ids=repr)
     async def test_an_error_of_the_runtime_is_not_declared_by_a_base_class(
-        self, kind: str, pool: ToolThreads, error: Exception
+        self, kind: str, pool: ToolPool, error: Exception
     ) -> None:
         """The model never decides whether a run goes on after one (R62)."""
         crashed = await run(make(kind, raising(error), errors=(Exception,)), pool)
@@ -455,7 +438,7 @@ class TestProtected:
         declared = await run(make(kind, raising(error), errors=(type(error),)), pool)
         assert declared.kind == "failed"
 
-    async def test_a_group_of_declared_errors_is_feedback_and_a_mixed_one_crashes(self, pool: ToolThreads) -> None:
+    async def test_a_group_of_declared_errors_is_feedback_and_a_mixed_one_crashes(self, pool: ToolPool) -> None:
         group = ExceptionGroup("g", [ToolFailed("one"), ExceptionGroup("h", [Declared("two")])])
         outcome = await run(make("async", raising(group), errors=(Declared,)), pool)
         assert (outcome.kind, outcome.result) == ("failed", ToolResult.error("one; Declared: two"))
@@ -463,13 +446,13 @@ class TestProtected:
         assert (await run(make("async", raising(mixed), errors=(Declared,)), pool)).kind == "crashed"
 
     async def test_a_sync_tool_that_returns_a_coroutine_crashes_and_nothing_is_left_unawaited(
-        self, pool: ToolThreads
+        self, pool: ToolPool
     ) -> None:
         outcome = await run(make("sync", hang), pool)
         assert (outcome.kind, outcome.code) == ("crashed", "invalid_tool_result")
         assert "async def" in str(outcome.error)
 
-    async def test_an_interrupt_passes_through(self, pool: ToolThreads) -> None:
+    async def test_an_interrupt_passes_through(self, pool: ToolPool) -> None:
         @tool
         async def t() -> None:
             raise GeneratorExit
@@ -478,7 +461,7 @@ class TestProtected:
             await run(t, pool)
 
 
-async def test_arguments_and_context_reach_the_function(pool: ToolThreads) -> None:
+async def test_arguments_and_context_reach_the_function(pool: ToolPool) -> None:
     """(R154)"""
 
     @tool
@@ -500,13 +483,13 @@ class TestSelection:
             where.append((threading.current_thread(), context))
             return {"n": n}
 
-        pool = ToolThreads(1)
+        pool = ToolPool(1)
         await pool._places.acquire()  # no thread is free, and none is needed
         outcome = await execute(choose, choose.admit('{"n": 1}'), context(), pool=pool)
         assert (outcome.kind, outcome.result) == ("done", ToolResult.ok('{"n":1}'))
         assert where == [(threading.current_thread(), SelectionContext(stage_id="a", tool="choose"))]
 
-    async def test_a_refused_refinement_is_feedback(self, pool: ToolThreads) -> None:
+    async def test_a_refused_refinement_is_feedback(self, pool: ToolPool) -> None:
         """(R184)"""
         built = []
         choose = selection(name="t", refine=(lambda: "not today",))(lambda: built.append(1))
@@ -529,7 +512,7 @@ class TestSelection:
         ids=repr,
     )
     async def test_what_it_raises_is_judged_as_of_any_tool(
-        self, pool: ToolThreads, error: BaseException, came: tuple[str, str]
+        self, pool: ToolPool, error: BaseException, came: tuple[str, str]
     ) -> None:
         body = raising(error)
         for choose in (
@@ -539,7 +522,7 @@ class TestSelection:
             outcome = await run(choose, pool)
             assert (outcome.kind, outcome.code, outcome.error) == (*came, error)
 
-    async def test_an_awaitable_or_a_wrong_word_of_a_check_is_an_invalid_result(self, pool: ToolThreads) -> None:
+    async def test_an_awaitable_or_a_wrong_word_of_a_check_is_an_invalid_result(self, pool: ToolPool) -> None:
         """(R176)"""
 
         def awaitable() -> Any:
@@ -554,6 +537,6 @@ class TestSelection:
             outcome = await run(choose, pool)
             assert (outcome.kind, outcome.code, outcome.result) == ("crashed", "invalid_tool_result", None)
 
-    async def test_an_interrupt_passes_through(self, pool: ToolThreads) -> None:
+    async def test_an_interrupt_passes_through(self, pool: ToolPool) -> None:
         with pytest.raises(KeyboardInterrupt):
             await run(selection(name="t")(raising(KeyboardInterrupt())), pool)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentloop.admission import canonical_text
 from agentloop.errors import ConflictError, HistoryError, InputError, LostError, StaleHeadError
 from agentloop.exchange import (
+    Book,
     OriginOpened,
     Receipt,
     ReceiptMint,
@@ -21,6 +22,7 @@ from agentloop.exchange import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    restore,
 )
 from agentloop.messages import (
     FunctionSpec,
@@ -504,6 +506,48 @@ def test_only_its_own_first_execution_is_given_back_and_only_while_the_run_goes_
     refused(desk, lambda: desk.book.give_back(own, 0, 0, at_ms=5), ConflictError, "got one that is unknown")
     desk.start(turn, 0, 0)  # it may have run before
     refused(desk, lambda: desk.book.give_back(own, 0, 0, at_ms=5), ConflictError, r"started \(2\)")
+
+
+def test_an_execution_that_ran_out_of_time_is_unknown_and_claimed_again_in_one_step() -> None:
+    """(R80, R331)"""
+    desk = Desk()
+    turn = desk.open()
+    desk.take(turn, asking("a", "b"))
+    receipt = desk.receipt(turn, desk.start(turn, 0, 0))
+    late, again = desk.add(desk.book.repeat_slot(receipt, 0, 0, at_ms=9))
+    assert isinstance(late, SlotMoved)
+    assert isinstance(again, SlotMoved)
+    assert (late.state, late.code, late.attempt, late.feedback) == ("unknown", "timeout", 1, None)
+    assert (again.state, again.code, again.attempt, again.at_ms) == ("started", None, 2, 9)
+    assert late.effect_id == again.effect_id == "r1/0.0"
+    slot = turn.entries[0].slots[0]
+    assert (slot.state, slot.code, slot.attempt, slot.started_at_ms, turn.tool_calls) == ("started", None, 2, 9, 2)
+    desk.receive(turn, 0, 0)
+    assert picture(read_again(desk)) == picture(desk.book)
+
+
+def test_only_who_claimed_a_slot_claims_it_again_and_only_while_it_is_under_way() -> None:
+    """(R80)"""
+    desk = Desk()
+    turn = desk.open()
+    desk.take(turn, asking("a", "b"))
+    own = desk.receipt(turn, desk.start(turn, 0, 0))
+    other, forged = desk.receipt(turn, "r1/0.1"), Desk().receipt(turn, "r1/0.0")
+    refused(desk, lambda: desk.book.repeat_slot(other, 0, 0, at_ms=5), ConflictError, "got another source")
+    refused(desk, lambda: desk.book.repeat_slot(forged, 0, 0, at_ms=5), ConflictError, "own effects")
+    refused(desk, lambda: desk.book.repeat_slot(other, 0, 1, at_ms=5), ConflictError, "got another source")
+    desk.receive(turn, 0, 0)
+    refused(desk, lambda: desk.book.repeat_slot(own, 0, 0, at_ms=5), ConflictError, "got one that is done")
+    desk.run(turn, 0, 1)
+    desk.close(turn)
+    refused(desk, lambda: desk.book.repeat_slot(own, 0, 0, at_ms=5), ConflictError, "expected a running run")
+
+
+def read_again(desk: Desk) -> Book:
+    """Another book, of the same facts."""
+    book = Book(ReceiptMint())
+    restore(book, desk.facts)
+    return book
 
 
 def test_a_slot_whose_outcome_is_unknown_with_feedback_is_not_run_again() -> None:

@@ -114,6 +114,7 @@ limits = st.builds(
     max_tool_calls=st.none() | st.integers(0, 4),
     max_tokens=st.none() | st.integers(1, 120),
     max_equal_calls=st.none() | st.integers(1, 2),
+    max_parallel_tools=st.integers(1, 3),
     request_bytes=st.sampled_from([2**21, 6_000, 10_000]),
     collection_bytes=st.sampled_from([2**23, 6_000]),
     reply_bytes=st.sampled_from([2**16, 420]),
@@ -157,8 +158,8 @@ async def one_run(
                 raised = error
         turn = turn_of(runtime, "r")
         outcome = turn.closed.outcome
-        await check_end(runtime, "r", outcome)
-        check_order(live)
+        await check_end(runtime, "r", outcome, parallel=limits.max_parallel_tools)
+        check_order(live, parallel=limits.max_parallel_tools)
         assert (outcome == "failed") == (raised is not None)
         if sink is not None:
             check_sink(sink.types)

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from agentloop.errors import InputError
-from agentloop.tools import ToolPolicy
+from agentloop.tools import ToolPolicy, tool
 
 
 def test_the_defaults_are_fifteen_seconds_and_not_idempotent() -> None:
     """(R330, R331)"""
     policy = ToolPolicy()
     assert (policy.timeout, policy.idempotent, policy.max_output_bytes, policy.errors) == (15.0, False, None, ())
+    assert (policy.grace, policy.retries, policy.max_calls) == (2.0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,17 @@ def test_the_defaults_are_fifteen_seconds_and_not_idempotent() -> None:
         ("timeout", math.nan),
         ("timeout", "15"),
         ("timeout", True),
+        ("grace", 0),
+        ("grace", math.inf),
+        ("grace", None),
+        ("grace", True),
         ("idempotent", 1),
+        ("retries", -1),
+        ("retries", True),
+        ("retries", 1.0),
+        ("max_calls", 0),
+        ("max_calls", True),
+        ("max_calls", 2.0),
         ("max_output_bytes", 0),
         ("max_output_bytes", 255),
         ("max_output_bytes", True),
@@ -78,3 +89,49 @@ def test_only_an_idempotent_tool_is_recovered_by_a_second_run() -> None:
     """(R129)"""
     with pytest.raises(InputError, match=r"ToolPolicy\.recovery: expected idempotent=True with 'repeat'"):
         ToolPolicy(recovery="repeat")
+
+
+@pytest.mark.parametrize(
+    ("policy", "most"),
+    [
+        (ToolPolicy(), 0),
+        (ToolPolicy(retries=0), 0),
+        (ToolPolicy(idempotent=True), 3),
+        (ToolPolicy(idempotent=True, retries=0), 0),
+        (ToolPolicy(idempotent=True, retries=7), 7),
+    ],
+)
+def test_an_idempotent_tool_is_repeated_three_times_unless_it_says_otherwise(policy: ToolPolicy, most: int) -> None:
+    """(R331, R332, R334)"""
+    assert policy.most_retries == most
+
+
+def test_only_an_idempotent_tool_may_be_repeated() -> None:
+    """(R331, R334)"""
+    with pytest.raises(InputError, match=r"ToolPolicy\.retries: expected idempotent=True with more than 0, got 1"):
+        ToolPolicy(retries=1)
+
+
+def test_a_tool_states_all_that_it_is_run_by() -> None:
+    """(R327, R328)"""
+
+    @tool(timeout=3, retries=2, idempotent=True, max_calls=5, grace=1)
+    async def look_up(word: str) -> str:
+        """Look a word up."""
+        return word
+
+    assert (look_up.spec.name, look_up.spec.description) == ("look_up", "Look a word up.")
+    assert '"word"' in look_up.spec.parameters
+    policy = look_up.policy
+    assert (policy.timeout, policy.most_retries, policy.idempotent, policy.max_calls) == (3, 2, True, 5)
+
+
+def test_whether_a_tool_is_idempotent_is_the_hosts_word_alone() -> None:
+    """Neither a name nor a kind decides (R335)."""
+
+    @tool
+    async def read_only_lookup() -> str:
+        """Read."""
+        return ""
+
+    assert (read_only_lookup.policy.idempotent, read_only_lookup.policy.most_retries) == (False, 0)

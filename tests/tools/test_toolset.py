@@ -263,6 +263,27 @@ def test_the_digest_covers(tools: list[Tool], version: str) -> None:
     assert ToolSet(tools, policy_version=version).digest != same
 
 
+def test_the_digest_covers_how_often_a_tool_is_called_and_repeated_where_it_says_so() -> None:
+    """What is by default is not in it, so that runs which were begun without it can be resumed (R67)."""
+    plain, repeated = ({}, {"idempotent": True})
+    same = [
+        (plain, {"retries": 0}),
+        (plain, {"grace": 9.0}),
+        (repeated, {"idempotent": True, "retries": 3}),
+    ]
+    for one, other in same:
+        assert ToolSet([member("a", **one)]).digest == ToolSet([member("a", **other)]).digest
+    policies: list[dict[str, Any]] = [
+        plain,
+        {"max_calls": 1},
+        {"max_calls": 2},
+        repeated,
+        {"idempotent": True, "retries": 0},
+        {"idempotent": True, "retries": 1},
+    ]
+    assert len({ToolSet([member("a", **policy)]).digest for policy in policies}) == len(policies)
+
+
 def test_the_digest_covers_neither_the_function_nor_the_declared_errors() -> None:
     """A change of code under the same version is not promised to be detected."""
     plain = Tool.from_schema("a", "", parameters={"type": "object", "title": "t"}, call=lambda a, c: 1)

@@ -85,7 +85,7 @@ def test_a_refused_binding_binds_nothing() -> None:
         ({"max_rounds": True}, "Engine.max_rounds: expected an integer from 1"),
         ({"max_tool_calls": -1}, "Engine.max_tool_calls: expected an integer from 0"),
         ({"ledger": 3}, "Engine.ledger: expected Ledger or None, got int"),
-        ({"threads": 3}, "Engine.threads: expected ToolThreads or None, got int"),
+        ({"pool": 3}, "Engine.pool: expected ToolPool or None, got int"),
         ({"execution": 3}, "Engine.execution: expected Execution or None, got int"),
         ({"spawn": 3}, "Engine.spawn: expected a function or None, got int"),
     ],

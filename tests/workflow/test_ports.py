@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.effects import ToolThreads
+from agentloop.effects import ToolPool
+from agentloop.effects.pool import Execution
 from agentloop.errors import (
     BudgetError,
     InputError,
@@ -196,6 +197,74 @@ async def test_a_step_has_tools_as_well() -> None:
         await al.Engine().run(step)
 
 
+async def test_an_idempotent_tool_is_repeated_and_each_start_is_debited_and_told() -> None:
+    attempts = []
+
+    @al.tool(idempotent=True, timeout=0.001, retries=2)
+    async def slow(ctx: al.ToolContext[Any]) -> str:
+        """Take longer than allowed, but for the last time."""
+        attempts.append((ctx.attempt, ctx.effect_id))
+        await ctx.progress(f"attempt {ctx.attempt}")
+        if ctx.attempt < 3:
+            await asyncio.Event().wait()
+        return "at last"
+
+    seen, ledger = RecordingSink(), al.Ledger(tool_calls=5)
+
+    async def use(state: Draft, context: al.NodeContext) -> dict[str, str]:
+        return {"text": (await context.tools.call("slow")).require()}
+
+    async with al.Runtime(ScriptedProvider([]), observers=[seen], ledger=ledger) as runtime:
+        engine = runtime.engine(flow(node("use", use, provides=("text",))), tools=[slow])
+        assert await engine.run(Draft()) == "at last"
+    assert [attempt for attempt, _ in attempts] == [1, 2, 3]
+    assert len({effect for _, effect in attempts}) == 1
+    assert ledger.left("tool_calls") == 2
+    assert [event.attempt for event in seen.of(ToolStarted)] == [1, 2, 3]
+    assert [(event.status, event.slot, event.code, event.position) for event in seen.of(ToolEnded)] == [
+        ("error", "unknown", "timeout", 0),
+        ("error", "unknown", "timeout", 0),
+        ("success", "done", None, 0),
+    ]
+    assert [event.message for event in seen.of(ToolProgress)] == ["attempt 1", "attempt 2", "attempt 3"]
+    assert [(one.attempt, one.status) for one in engine.journal.tools] == [(1, "error"), (2, "error"), (3, "success")]
+
+
+@pytest.mark.parametrize("options", [{"max_tool_calls": 2}, {}])
+async def test_repetitions_end_with_the_budget_or_the_tools_own_limit(options: dict[str, Any]) -> None:
+    @al.tool(policy=al.ToolPolicy(idempotent=True, timeout=0.001, max_calls=None if options else 2))
+    async def never() -> str:
+        """Never end."""
+        await asyncio.Event().wait()
+        return ""
+
+    ledger = al.Ledger(tool_calls=9)
+    answer = await called("never", None, never, ledger=ledger, **options)
+    assert (answer.kind, answer.code) == ("failed", "timeout")
+    assert ledger.left("tool_calls") == 7
+
+
+async def test_a_tool_is_called_as_often_in_a_run_as_its_policy_says() -> None:
+    @al.tool(policy=al.ToolPolicy(max_calls=1))
+    async def once() -> str:
+        """Run once."""
+        return "ran"
+
+    answers = []
+
+    async def use(state: Draft, context: al.NodeContext) -> None:
+        answers.append([await context.tools.call("once"), await context.tools.call("once")])
+
+    engine = al.Engine(flow(node("use", use)), tools=[once])
+    await engine.run(Draft())
+    await engine.run(Draft())
+    for first, second in answers:
+        assert (first.kind, first.text) == ("done", "ran")
+        assert (second.kind, second.code) == ("failed", "max_calls")
+        assert second.text == "Nothing ran: once can be called once in a run, and that is used up."
+    assert len(engine.journal.tools) == 1
+
+
 @al.selection
 def pick(color: str) -> str:
     """Pick a color."""
@@ -213,22 +282,24 @@ async def test_no_tool_begins_beside_a_thread_that_has_not_ended() -> None:
         loop.call_soon_threadsafe(began.set)
         go_on.wait(20)
 
-    threads, ledger = ToolThreads(2), al.Ledger(tool_calls=1)
-    left = asyncio.create_task(threads.run("r", "slow", work, seconds=None))  # of an earlier call of the same run
+    pool, ledger = ToolPool(2), al.Ledger(tool_calls=1)
+    left = asyncio.create_task(
+        pool.run_thread(Execution("r", "slow"), work, seconds=None, grace=1)
+    )  # of an earlier call of the same run
     await began.wait()
     left.cancel()
     with pytest.raises(asyncio.CancelledError):
         await left
     execution = al.Execution(diagnostics=al.Diagnostics(run_id="r"))
     try:
-        answer = await called("add", {"a": 1, "b": 1}, add, threads=threads, execution=execution, ledger=ledger)
+        answer = await called("add", {"a": 1, "b": 1}, add, pool=pool, execution=execution, ledger=ledger)
         assert (answer.kind, answer.code) == ("failed", "thread_busy")
         assert answer.text.startswith("Nothing ran: an earlier call of slow has not ended")
         assert ledger.left("tool_calls") == 1
-        assert (await called("pick", {"color": "red"}, pick, threads=threads, execution=execution)).kind == "done"
+        assert (await called("pick", {"color": "red"}, pick, pool=pool, execution=execution)).kind == "done"
     finally:
         go_on.set()
-    assert await threads.wait_idle() == 0
+    assert await pool.wait_idle() == 0
 
 
 async def test_a_cancel_cuts_a_tool_off_wherever_it_was_called() -> None:

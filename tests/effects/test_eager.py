@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.eager import Eager
+from agentloop.effects.eager import Eager
 
 PLACE: contextvars.ContextVar[str] = contextvars.ContextVar("place", default="outside")
 

@@ -55,6 +55,11 @@ class Eager(Coroutine[Any, Any, T], Generic[T]):
             if caller is not None:
                 asyncio._enter_task(loop, caller)
 
+    @property
+    def over(self) -> StopIteration | None:
+        """The end of what returned in its first step, with its value; None for anything else."""
+        return self._failed if isinstance(self._failed, StopIteration) else None
+
     # -- what the task calls
 
     def send(self, value: Any) -> Any:
