@@ -37,7 +37,12 @@ def path_of(journal: Journal, workflow: str) -> dict[Way, int]:
 
 
 def flowchart(start: str, nodes: Mapping[str, Node], taken: Mapping[Way, int]) -> str:
-    """The lines of the chart. A way that was taken is drawn thick, with how often where that is more than once."""
+    """The lines of the chart. A way that was taken is drawn thick, with how often where that is more than once.
+
+    Args:
+        taken: those that lead from none of the nodes, of another workflow of that name, are left out.
+    """
+    taken = {way: times for way, times in taken.items() if way[0] in nodes}
     names = {one: f"n{at}" for at, one in enumerate(nodes)}
     lines = ["flowchart TD", '  begin(["start"])', '  done(["complete"])']
     for one, node in nodes.items():

@@ -127,6 +127,12 @@ def test_a_journal_without_a_run_marks_nothing() -> None:
         WORKFLOW.to_mermaid(3)  # type: ignore[arg-type]
 
 
+async def test_the_way_through_another_workflow_of_the_same_name_is_not_drawn() -> None:
+    engine = al.Engine(flow(node("other")))
+    await engine.run(Draft())
+    assert WORKFLOW.to_mermaid(engine.journal) == PLAIN
+
+
 def test_a_guard_without_a_name_and_one_that_is_an_object_are_labelled() -> None:
     class Choice:
         def __call__(self, state: Draft) -> bool:
