@@ -35,6 +35,7 @@ this map and holds the imports to it.
     runs.py          12  the runs of a runtime: launched, taken up, driven, let go, ended
     integrations/    11  what needs another package, a module for each
     conversations.py 13  conversations as a host sees them
+    steering.py      13  what a user says to a run that goes on
     unfinished.py    13  what a process left unfinished, as a host sees it
     runtime.py       14  what a host calls: owns provider, store and runs; closes them in the right order
     testing/         15  scripted provider, replay server, fake clock, recording sink, fixtures
@@ -105,6 +106,8 @@ from .events import (
     RunEnded,
     RunEvent,
     RunStarted,
+    RunSteered,
+    RunStopping,
     TextPreview,
     ToolCallRecord,
     ToolCallTrace,
@@ -358,6 +361,8 @@ __all__ = [
     "RunResult",
     "RunRow",
     "RunStarted",
+    "RunSteered",
+    "RunStopping",
     "RunnerDefinition",
     "RunnerOptions",
     "Runtime",

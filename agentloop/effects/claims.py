@@ -79,10 +79,10 @@ def admitted(scope: Scope, exchange: int, position: int, slot: Slot) -> Claim | 
     if tool is None:
         return Refusal("unknown_tool", scope.tools.unknown_tool_feedback(slot.call.name))
     try:
-        arguments = tool.admit(slot.call.arguments.text)
+        arguments, converted = tool.admitted(slot.call.arguments.text)
     except ArgumentsRefused as refused:
         return Refusal(refused.code, f"Nothing ran. {refused.feedback}")
-    return Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments)
+    return Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments, converted)
 
 
 def hindrance(scope: Scope, tool: Tool) -> Refusal | None:

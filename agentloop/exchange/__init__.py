@@ -19,6 +19,7 @@ from .facts import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RerunAllowed,
@@ -28,6 +29,8 @@ from .facts import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    Steered,
+    StopAsked,
 )
 from .history import History
 from .receipts import Receipt, ReceiptMint
@@ -35,10 +38,12 @@ from .restore import restore
 from .room import BookLimits
 from .slots import CLOSING, NEXT, SlotState, move
 from .state import State
+from .steering import BY_REPLY
 from .tombstone import branch, tombstone
 from .turn import Conversation, Entry, Slot, Turn
 
 __all__ = [
+    "BY_REPLY",
     "Book",
     "BookLimits",
     "CLOSING",
@@ -56,6 +61,7 @@ __all__ = [
     "ModelPoint",
     "NEXT",
     "OriginOpened",
+    "OutputKept",
     "PreparedPoint",
     "Receipt",
     "ReceiptMint",
@@ -72,6 +78,8 @@ __all__ = [
     "SlotMoved",
     "SlotState",
     "State",
+    "Steered",
+    "StopAsked",
     "ToolClaim",
     "ToolsPoint",
     "Turn",

@@ -14,7 +14,6 @@ a time and has one budget, so whether a fork draws on it, by a child, or has one
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
@@ -34,8 +33,6 @@ from .request import Request
 from .walk import Step, Walk, walk_steps
 
 __all__ = ["Engine"]
-
-_log = logging.getLogger("agentloop.workflow")
 
 S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -355,6 +352,6 @@ def _reason(signals: tuple[Signal, ...]) -> BaseException | None:
 
 
 def _left(worker: asyncio.Task[Any]) -> None:
-    """A run that was left has come to its end after all; nobody waits for what it raised."""
-    if not worker.cancelled() and (error := worker.exception()) is not None:
-        _log.debug("a handler that its run had left ended with %s", type(error).__name__)
+    """A run that was left has come to its end after all: what it was cancelled with, which nobody waits for."""
+    if not worker.cancelled():
+        worker.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -16,6 +17,8 @@ from .agents import Spawn
 from .models import BoundModel
 
 __all__ = ["Effects", "Request", "STEP", "Visit"]
+
+_log = logging.getLogger("agentloop.workflow")
 
 STEP: Final = "step"
 """What the rounds of a step are told as, in place of a node."""
@@ -119,8 +122,10 @@ class Request:
         return visit
 
     def leave(self, visit: Visit, error: BaseException | None = None) -> None:
-        """A node ends, with ``error`` where it has one. Told once, also where its handler comes back later."""
+        """A node ends, with ``error`` where it has one. Told once; what a handler raises later is said in the log."""
         if visit.over:
+            if isinstance(error, Exception) and error is not self.signal.reason:
+                _log.warning("node %r ended with %s after its run had left it", visit.node, type(error).__name__)
             return
         visit.over = True
         status: Literal["success", "error", "cancelled"] = "success"

@@ -110,6 +110,8 @@ class Walk(Generic[S, R]):
                 try:
                     patch = await _answer(node.run(kind.read(self.state), NodeContext(request, visit, before)))
                 except Exception as error:
+                    if visit.over:
+                        request.leave(visit, error)
                     request.signal.check()
                     if node.on_error is None or _is_protected(error):
                         raise

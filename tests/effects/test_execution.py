@@ -140,7 +140,7 @@ async def test_a_tool_may_set_a_smaller_output_limit_of_its_own() -> None:
     sizes = []
     for slot in scope.turn.entries[0].slots:
         assert slot.feedback is not None
-        assert slot.feedback.text.endswith("[cut: the full output is 10000 bytes]")
+        assert slot.feedback.text.endswith("[cut: the full output is 10000 bytes, kept]")
         sizes.append(len(msgspec.json.encode(slot.feedback)))
     assert sizes[0] < 340
     assert 990 <= sizes[1] <= 1_000
@@ -475,6 +475,32 @@ async def test_a_claim_is_stored_with_the_reply_or_with_the_answer_before_it() -
     assert await batches(stage, scope) == [["started 0"], ["done 0", "started 1"], ["done 1", "started 2"], ["done 2"]]
     assert (stage.ledger.spent("tool_calls"), scope.turn.tool_calls, scope.claim) == (3, 3, None)
     assert [event.type for event in stage.events[-6:]] == ["tool.started", "tool.ended"] * 3
+
+
+@al.tool(coerce=True)
+async def halve(n: int) -> int:
+    """Halve a number."""
+    return n // 2
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_what_was_converted_for_a_tool_stands_in_its_claim_and_its_event(ahead: bool) -> None:
+    """(R18)"""
+    texts = ['{"n": "8"}', '{"n": 6}', '{"n": "2"}']
+    stage = Stage([reply(calls=[call("halve", arguments_text=text) for text in texts])], tools=[halve])
+    scope = await stage.open()
+    await send(scope, following if ahead else None)
+    for position in range(3):
+        await answer_call(scope, 0, position, following if ahead else None)
+    line = ("$.n: string to integer",)
+    moves = [fact for fact in await stage.facts() if isinstance(fact, SlotMoved)]
+    assert [fact.converted for fact in moves if fact.state == "started"] == [line, (), line]
+    assert [fact.converted for fact in moves if fact.state == "done"] == [(), (), ()]
+    starts = [event for event in stage.events if isinstance(event, al.ToolStarted)]
+    assert [(event.converted, event.arguments) for event in starts] == list(zip([line, (), line], texts, strict=True))
+    slots = scope.turn.entries[0].slots
+    assert [slot.call.arguments.text for slot in slots] == texts
+    assert [slot.feedback and slot.feedback.text for slot in slots] == ["4", "3", "1"]
 
 
 async def test_a_call_that_would_be_refused_is_not_claimed_and_the_one_after_it_is() -> None:

@@ -28,6 +28,8 @@ from agentloop.events import (
     RunEnded,
     RunEvent,
     RunStarted,
+    RunSteered,
+    RunStopping,
     TextPreview,
     ToolEnded,
     ToolProgress,
@@ -83,6 +85,8 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "call": st.none() | texts,
     },
     RunStarted: {"agent": texts, "conversation": st.none() | texts, "origin_id": texts, "catalogue_digest": texts},
+    RunSteered: {"author": st.none() | texts, "text_chars": counts, "images": counts},
+    RunStopping: {"author": st.none() | texts},
     ResendScheduled: {"attempt_id": texts, "code": texts, "delay_ms": counts, "model": texts},
     RequestRejected: {"code": texts, "limit": texts, "allowed": counts, "got": counts},
     ToolStarted: {
@@ -92,6 +96,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "position": counts,
         "arguments": texts,
         "attempt": counts,
+        "converted": st.lists(texts, max_size=3).map(tuple),
     },
     ToolProgress: {
         "tool": texts,
@@ -109,6 +114,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "code": st.none() | texts,
         "output": texts,
         "output_bytes": counts,
+        "kept": st.none() | st.booleans(),
         "duration_ms": counts,
     },
     ToolSkipped: {

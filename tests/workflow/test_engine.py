@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from typing import Any
 
@@ -561,3 +562,36 @@ async def test_an_error_of_a_handler_is_raised_as_itself_and_the_engine_can_run_
     assert [(trace.status, trace.code) for trace in engine.journal.nodes] == [("error", "Why")]
     assert await engine.run(Draft(text="fine")) == "fine"
     assert [trace.status for trace in engine.journal.nodes] == ["success"]  # of the newest run
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_an_error_of_a_handler_that_was_left_is_said_in_the_log(
+    by_hand: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(R290)"""
+    inside, let = asyncio.Event(), asyncio.Event()
+
+    async def fail(state: Any, context: al.NodeContext) -> Any:
+        inside.set()
+        while not let.is_set():
+            try:
+                await let.wait()
+            except asyncio.CancelledError:
+                continue
+        raise KeyError("SECRET")
+
+    engine = al.Engine(flow(node("fail", fail, on_error="after"), node("after")))
+    run: asyncio.Task[Any] = asyncio.create_task(engine.run(fail if by_hand else Draft()))
+    await inside.wait()
+    engine.signal.cancel(Why())
+    with pytest.raises(Why):
+        await run
+    let.set()
+    left = next(task for task in asyncio.all_tasks() if task.get_name() == "agentloop engine")
+    await asyncio.wait({left})
+    await asyncio.sleep(0)
+    del left
+    gc.collect()
+    told = [record.getMessage() for record in caplog.records]  # and nothing of a task that nobody asked
+    assert told == [f"node '{'step' if by_hand else 'fail'}' ended with KeyError after its run had left it"]
+    assert [one.status for one in engine.journal.nodes] == ["cancelled"]

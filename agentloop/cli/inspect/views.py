@@ -20,6 +20,7 @@ __all__ = [
     "MessageView",
     "ReplyView",
     "RunView",
+    "SteerView",
     "StoreView",
     "View",
 ]
@@ -48,7 +49,9 @@ class CallView(View):
         exchange, position: its place. executions: how often its tool was started.
         state: of the slot. code: why, when not done. author: who settled it.
         rerun: whether a host allowed one more execution that has not begun.
+        converted: what of the arguments its tool was given in another JSON type, at its newest execution.
         feedback: what the model reads, None while there is none.
+        kept_bytes: of the full text of an output that was cut, where that is kept; None where none is.
         started_at_ms: when its newest execution was claimed, None where nothing ran.
         ended_at_ms: when its feedback was recorded. duration_ms: between the two.
     """
@@ -65,9 +68,11 @@ class CallView(View):
     code: str | None = None
     author: str | None = None
     rerun: bool = False
+    converted: tuple[str, ...] = ()
     feedback: str | None = None
     feedback_bytes: int = 0
     feedback_status: str | None = None
+    kept_bytes: int | None = None
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
     duration_ms: int | None = None
@@ -113,6 +118,20 @@ class AttemptView(View):
     reply: ReplyView | None = None
 
 
+class SteerView(View):
+    """What a user said to a run that went on; or that it shall stop, where there is no ``message``.
+
+    Attributes:
+        model_calls: how many had begun when it was stored.
+        author: who said it, None where nobody was named. at_ms: when it was stored.
+    """
+
+    message: MessageView | None
+    model_calls: int
+    author: str | None
+    at_ms: int
+
+
 class RunView(View):
     """One run.
 
@@ -128,6 +147,7 @@ class RunView(View):
         unsettled: sends and calls of an unfinished run of which nobody knows what became.
         model_calls, tool_calls: how many were started. bytes: of all its records, in the form of today.
         author: who redacted it.
+        steers: what its user said while it went on, and that it shall stop, in order.
         left_out, summarised: earlier turns that its requests do not hold, and those that summaries
             stand for. summaries: the calls that made these, oldest first; None where a host wrote one.
     """
@@ -161,6 +181,11 @@ class RunView(View):
     tools: list[str] = []
     messages: list[MessageView] = []
     attempts: list[AttemptView] = []
+    steers: list[SteerView] = []
+
+    def steers_after(self, model_calls: int) -> list[SteerView]:
+        """Those that were stored when so many model calls had begun."""
+        return [steer for steer in self.steers if steer.model_calls == model_calls]
 
     @property
     def calls(self) -> list[CallView]:
