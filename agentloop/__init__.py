@@ -221,8 +221,10 @@ from .tools import (
 )
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
+from .wire.call_text import CallText, CallTextRefused, TextCall, ToolCallParser
 from .wire.deltas import CallDelta, ReasoningDelta, TextDelta
 from .wire.dialect import Dialect
+from .wire.presets import dialect
 from .workflow import (
     Complete,
     Continue,
@@ -251,6 +253,8 @@ __all__ = [
     "BuiltContext",
     "CallBasis",
     "CallDelta",
+    "CallText",
+    "CallTextRefused",
     "CallTimeout",
     "ChatCompletions",
     "Checkpoint",
@@ -384,6 +388,7 @@ __all__ = [
     "SystemMessage",
     "Termination",
     "Text",
+    "TextCall",
     "TextContent",
     "TextDelta",
     "TextPart",
@@ -394,6 +399,7 @@ __all__ = [
     "Tool",
     "ToolAnswer",
     "ToolCall",
+    "ToolCallParser",
     "ToolCallRecord",
     "ToolCallTrace",
     "ToolChoice",
@@ -431,6 +437,7 @@ __all__ = [
     "decode_tool_result",
     "define_workflow",
     "delegate",
+    "dialect",
     "encode_event",
     "error_info",
     "event_id",

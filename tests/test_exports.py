@@ -87,7 +87,17 @@ CHOSEN = {
         "tool",
     ],
     "agentloop.unsettled": ["SendStatus", "Unsettled"],
-    "agentloop.wire": ["CallDelta", "Dialect", "ReasoningDelta", "TextDelta"],
+    "agentloop.wire": [
+        "CallDelta",
+        "CallText",
+        "CallTextRefused",
+        "Dialect",
+        "ReasoningDelta",
+        "TextCall",
+        "TextDelta",
+        "ToolCallParser",
+        "dialect",
+    ],
     "agentloop.workflow": [
         "Complete",
         "Continue",

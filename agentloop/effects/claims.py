@@ -13,15 +13,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import BudgetError
-from ..exchange import Entry, Slot
+from ..exchange import Entry
 from ..messages import ToolFeedback
 from ..tools import ArgumentsRefused, Tool
+from ..wire.call_text import malformed_feedback
 from .scope import Claim, Scope
 
 __all__ = [
     "Choose",
     "Refusal",
     "admitted",
+    "beside",
     "busy_tool",
     "claim_next",
     "effect_id_of",
@@ -61,7 +63,7 @@ def claim_next(
     if position is None:
         return None
     try:
-        claim = admitted(scope, exchange, position, entry.slots[position])
+        claim = admitted(scope, exchange, position, entry)
     except Exception:  # noqa: BLE001  # it is admitted again when its turn comes, and that is where it is told
         return None
     if isinstance(claim, Refusal) or hindrance(scope, claim.tool) is not None:
@@ -73,13 +75,17 @@ def claim_next(
     return claim
 
 
-def admitted(scope: Scope, exchange: int, position: int, slot: Slot) -> Claim | Refusal:
+def admitted(scope: Scope, exchange: int, position: int, entry: Entry) -> Claim | Refusal:
     """The execution that a call asks for, or why there is none (R55-R57). Nothing is reserved yet."""
-    tool = scope.tools.get(slot.call.name)
+    call = entry.slots[position].call
+    tool = scope.tools.get(call.name)
     if tool is None:
-        return Refusal("unknown_tool", scope.tools.unknown_tool_feedback(slot.call.name))
+        malformed = malformed_feedback(entry.reply, position)
+        if malformed is not None:
+            return Refusal("malformed_call", f"Nothing ran. {malformed}")
+        return Refusal("unknown_tool", scope.tools.unknown_tool_feedback(call.name))
     try:
-        arguments, converted = tool.admitted(slot.call.arguments.text)
+        arguments, converted = tool.admitted(call.arguments.text)
     except ArgumentsRefused as refused:
         return Refusal(refused.code, f"Nothing ran. {refused.feedback}")
     return Claim(exchange, position, effect_id_of(scope, exchange, position), tool, arguments, converted)

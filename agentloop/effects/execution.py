@@ -83,8 +83,9 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
 
 async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | None) -> Claim | None:
     """Claim a call's execution by itself; or refuse the call and return None."""
-    slot = scope.turn.entries[exchange].slots[position]
-    claim = admitted(scope, exchange, position, slot)
+    entry = scope.turn.entries[exchange]
+    slot = entry.slots[position]
+    claim = admitted(scope, exchange, position, entry)
     refusal = claim if isinstance(claim, Refusal) else hindrance(scope, claim.tool)
     if isinstance(claim, Refusal) or refusal is not None:
         assert refusal is not None, "one that is refused has a reason"

@@ -14,12 +14,14 @@ import agentloop as al
 from agentloop.effects import Ledger, Scope, answer_call, give_back, send, skip_calls
 from agentloop.effects.claims import claim_next
 from agentloop.effects.pool import Execution
-from agentloop.errors import BudgetError
+from agentloop.errors import BudgetError, ToolDefinitionError
 from agentloop.exchange import Entry, Fact, SlotMoved
 from agentloop.messages import ToolFeedback, ToolResult
 from agentloop.testing import call, reply
+from agentloop.wire.call_text import MALFORMED_CALL
 from tests.effects.stage import Stage
 from tests.runs import SlowBackend
+from tests.wire.streams import COUNTED, DONE, FIRST, STOP, feed, text
 
 
 @al.tool
@@ -338,6 +340,23 @@ async def test_without_a_tool_call_left_nothing_is_repeated_and_the_call_is_answ
     assert (len(log), slot.state, slot.code, stage.ledger.spent("tool_calls")) == (2, "failed", "timeout", 2)
 
 
+async def test_a_run_that_is_out_of_time_repeats_nothing() -> None:
+    ran: list[int] = []
+
+    @al.tool(timeout=SOON, idempotent=True)
+    async def late() -> None:
+        """Take the whole time of the run."""
+        ran.append(1)
+        stage.clock.advance(60)
+        await asyncio.Event().wait()
+
+    stage = Stage([reply(calls=[call("late")])], tools=[late], max_seconds=60)
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    slot = scope.turn.entries[0].slots[0]
+    assert (ran, slot.state, slot.code, stage.ledger.spent("tool_calls")) == ([1], "failed", "timeout", 1)
+
+
 async def test_a_run_that_is_paused_repeats_nothing_and_leaves_the_call_unanswered() -> None:
     """Whoever resumes it finds an execution without an answer."""
     log: list[tuple[int, str]] = []
@@ -627,3 +646,30 @@ async def test_a_call_whose_first_execution_may_still_go_on_in_a_thread_waits() 
     finally:
         release.set()
         assert await stage.pool.wait_idle(5) == 0
+
+
+async def test_a_call_that_could_not_be_read_runs_nothing_and_is_answered_with_what_was_wrong() -> None:
+    """No tool can have its name. (R55, R347)"""
+    with pytest.raises(ToolDefinitionError, match="bad_tool_name"):
+        al.tool(lambda: None, name=MALFORMED_CALL, description="None.")
+    written = '<tool_call>{"name": "double", "arguments": {"n": 1,}}</tool_call>'
+    dialect = al.dialect("openai", call_text=al.ToolCallParser())
+    answer, _ = feed([FIRST, text(written), STOP, COUNTED, DONE], dialect)
+    stage = Stage([answer], tools=[double])
+    scope = await asked(stage)
+    assert claim_next(scope, lambda entry, at, told: 0, 0, scope.turn.entries[0]) is None
+    await answer_call(scope, 0, 0)
+    slot = scope.turn.entries[0].slots[0]
+    assert (slot.state, slot.code) == ("failed", "malformed_call")
+    assert slot.feedback is not None
+    assert slot.feedback.status == "error"
+    assert slot.feedback.text.startswith("Nothing ran. What follows <tool_call> is no call: ")
+    assert "at character 40 ($.arguments)" in slot.feedback.text
+    assert stage.ledger.spent("tool_calls") == 0
+
+
+async def test_a_call_of_such_a_name_without_a_text_is_one_of_an_unknown_tool() -> None:
+    stage = Stage([reply(calls=[call(MALFORMED_CALL)])], tools=[double])
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    assert scope.turn.entries[0].slots[0].code == "unknown_tool"

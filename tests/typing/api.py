@@ -129,6 +129,7 @@ async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
             assert_type(event.event_id, str)
         await runtime.cancel(ref)
         await runtime.cancel(ref, author="Ann")
+        assert_type(runtime.left_over, tuple[al.LeftOver, ...])
         return result.require_text()
 
 
