@@ -6,7 +6,8 @@
     |   |-- HandleError                a prepared call is another runner's, was used, or is out of date
     |   |-- HistoryError               calls and results of a history do not belong together
     |   |-- ToolDefinitionError        a tool or tool set cannot be registered
-    |   `-- ToolResultError            what a tool returned cannot be a result
+    |   |-- ToolResultError            what a tool returned cannot be a result
+    |   `-- WorkflowError              a workflow cannot be defined, or a part of one broke its contract
     |-- StreamRefused              the peer's: a stream that is not one complete, checked reply
     |-- ProviderError              the transport's: one send failed
     |   |-- ConnectionFailed           no request reached the server
@@ -75,6 +76,7 @@ __all__ = [
     "ToolFailed",
     "ToolResultError",
     "UnsettledError",
+    "WorkflowError",
 ]
 
 
@@ -172,6 +174,29 @@ class ToolResultError(InputError):
 
     def __str__(self) -> str:
         return f"invalid_tool_result: tool {self.tool!r}: {self.rule}"
+
+
+class WorkflowError(InputError):
+    """A workflow cannot be defined, or a part of one broke its contract while it ran; no error route takes it.
+
+    Attributes:
+        code: of a definition ``bad_node`` (a value, an id or a field that cannot be), ``unknown_target``,
+            ``unreachable``, ``endless_cycle`` or ``no_completion``. Of a run ``missing_field``: what a node requires
+            is not there, or it left out what it provides. ``bad_patch``: what a handler returned is no patch of
+            the state. ``bad_guard``: a guard, or what completes or judges a result, did not answer as it must.
+            ``no_route``: no guard took the node's end. ``not_a_result``: the workflow refuses its own result.
+            ``bad_outcome``: a step returned neither of the two outcomes.
+        node: id of the node, ``""`` where it is about the workflow or a step.
+        rule: what was expected and what came.
+    """
+
+    def __init__(self, code: str, node: str, rule: str) -> None:
+        super().__init__(code, node, rule)
+        self.code, self.node, self.rule = code, node, rule
+
+    def __str__(self) -> str:
+        where = f"node {self.node!r}" if self.node else "workflow"
+        return f"{self.code}: {where}: {self.rule}"
 
 
 class StreamRefused(AgentLoopError):

@@ -41,6 +41,7 @@ __all__ = [
     "MAX_PARALLEL_TOOLS_CEILING",
     "MAX_RESENDS",
     "MAX_RESENDS_CEILING",
+    "MAX_ROUNDS",
     "MAX_RUNNER_CALLS",
     "MAX_SCHEMA_CHARS",
     "MAX_TOOLS",
@@ -138,6 +139,9 @@ MAX_OUTPUT_TOKENS: Final = 1_024
 CHILD_DEPTH: Final = 1
 CHILD_CONCURRENT_CALLS: Final = 1
 CHILD_COUNT: Final = 32
+
+# one run of a workflow
+MAX_ROUNDS: Final = 8
 
 # events
 MODEL_END_SECONDS: Final = 0.250

@@ -15,29 +15,33 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
+import msgspec
+
 from .agent import Agent
 from .basis import read_by, require_agent
 from .conversations import Conversations
-from .effects import Ledger, LeftOver, ResendPolicy, settle
+from .effects import ChildWaits, Ledger, LeftOver, ResendPolicy, Signal, settle
 from .errors import InputError, LostError
 from .events import TextPreview
 from .events.envelope import random_id, wall_ms
 from .exchange import Book, BookLimits, Checkpoint, ReceiptMint, checkpoint_of
 from .life import Life
-from .limits import LEASE_SECONDS, SETTLE_SECONDS, check_count, check_name, check_seconds
+from .limits import LEASE_SECONDS, MAX_ROUNDS, SETTLE_SECONDS, check_count, check_name, check_seconds
 from .persistence import Backend, ConversationStore, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
-from .runner import ModelRunner, RunnerOptions
+from .runner import Execution, ModelRunner, RunnerOptions
 from .runs import Runs
 from .sinks import Follower, Observer, require_observer
 from .steering import Steering
-from .tools import ToolSet
+from .tools import Tool, ToolSet
 from .unfinished import UnfinishedRuns
-from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_options, check_ref, sequence_of
+from .windows import LiveRun, Parent, Run, RunInput, RunOptions, admitted, check_options, check_ref, sequence_of
+from .workflow import Engine, RunnerDefinition, Workflow
 
 __all__ = ["Runtime"]
 
+S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
 
@@ -98,7 +102,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
         check_seconds("Runtime.lease_seconds", lease_seconds)
         self._provider, self._resend, self._observers = provider, resend, tuple(observers)
         self._settle_seconds, self._ledger = settle_seconds, ledger
-        self._new_id, self._now_ms = new_id, now_ms
+        self._new_id, self._clock, self._now_ms = new_id, clock, now_ms
         mint, owner = ReceiptMint(), random_id()
         book = Book(mint, limits=limits or BookLimits())
         self._life = Life()
@@ -248,6 +252,72 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
         given: RunnerOptions = {"resend": self._resend, "ledger": self._ledger, **options}
         return ModelRunner.of(self._runs.host, self._provider, given)
 
+    @overload
+    def engine(
+        self,
+        workflow: Workflow[S, T],
+        *,
+        tools: Sequence[Tool] | ToolSet | None = ...,
+        max_rounds: int = ...,
+        max_tool_calls: int | None = ...,
+        runner: ModelRunner | None = ...,
+        **options: Unpack[RunnerOptions],
+    ) -> Engine[S, T]: ...
+    @overload
+    def engine(
+        self,
+        workflow: None = None,
+        *,
+        tools: Sequence[Tool] | ToolSet | None = ...,
+        max_rounds: int = ...,
+        max_tool_calls: int | None = ...,
+        runner: ModelRunner | None = ...,
+        **options: Unpack[RunnerOptions],
+    ) -> Engine[Any, Any]: ...
+    def engine(
+        self,
+        workflow: Workflow[Any, Any] | None = None,
+        *,
+        tools: Sequence[Tool] | ToolSet | None = None,
+        max_rounds: int = MAX_ROUNDS,
+        max_tool_calls: int | None = None,
+        runner: ModelRunner | None = None,
+        **options: Unpack[RunnerOptions],
+    ) -> Engine[Any, Any]:
+        """What runs a workflow, or steps written by hand, on this runtime's provider, store, ledger and observers.
+
+        Each run has a runner of its own, and with it the whole of ``max_calls`` (R268). With ``runner`` all runs
+        use that one, and what it has left (R269). Closing the runtime cancels a run under way.
+
+        Args:
+            workflow, tools, max_rounds, max_tool_calls: see `Engine`.
+            options: see `RunnerOptions`; none beside ``runner``. Of ``execution`` the signal also cancels the engine's
+                runs, and they are told below its diagnostics.
+
+        Raises:
+            InputError: the runtime is not open, or a value is wrong. TypeError: an unknown name.
+        """
+        self._life.require_open()
+        if runner is not None and options:
+            raise InputError(f"Runtime.engine: expected no options beside runner=, got {next(iter(options))}")
+        given = options.pop("execution", None) or Execution()
+        above = (self._runs.host.signal,) if given.signal is None else (self._runs.host.signal, given.signal)
+        signal = Signal("engine", parents=above, clock=self._clock)
+        return Engine(
+            workflow,
+            model=RunnerDefinition.of(self.runner, options) if runner is None else None,
+            model_runtime=runner,
+            tools=tools,
+            max_rounds=max_rounds,
+            max_tool_calls=max_tool_calls,
+            execution=Execution(signal=signal, diagnostics=given.diagnostics),
+            spawn=self._spawn,
+            pool=self._runs.pool,
+            new_id=self._new_id,
+            clock=self._clock,
+            now_ms=self._now_ms,
+        )
+
     def follow(self, ref: str, *, after: str | None = None) -> Follower:
         """Read a run's events, those before the call included; a reconnect passes the last id seen.
 
@@ -361,6 +431,24 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
             ended = await self._runs.whole(self._runs.end_left(ref, author))
 
     # -- private
+
+    async def _spawn(
+        self,
+        agent: Agent[T],
+        input: RunInput,
+        /,
+        *,
+        ledger: Ledger,
+        parent_span_id: str,
+        run_id: str | None = None,
+        deps: Any = None,
+    ) -> RunResult[T]:
+        """Run an agent for a workflow; what it may ask of others, it may as in a run of its own."""
+        parent = Parent(ledger, parent_span_id, 0, agent.limits.max_depth)
+        try:
+            return await self._runs.spawn(agent, input, parent, run_id=run_id, deps=deps)
+        except ChildWaits as left:
+            raise left.error from left.error.__cause__
 
     async def _read(self, live: LiveRun, agent: Agent[Any] | None) -> RunResult[Any]:
         """The result of a run of this runtime, with the value that ``agent`` makes where one is given."""

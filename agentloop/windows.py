@@ -78,7 +78,8 @@ class Parent(NamedTuple):
     Attributes:
         ledger: what the run is debited to besides its own limits.
         span_id: of the execution that waits for it, for events.
-        depth: of the run, 1 and up. max_depth: how deep it, and those below it, may be.
+        depth: of the run, 1 and up; 0 where it is done for a workflow, which is no agent.
+        max_depth: how deep it, and those below it, may be.
         live: the run that waits for it; None where that is no run.
     """
 

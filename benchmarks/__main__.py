@@ -13,7 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from . import bench_assembler, bench_durable, bench_import, bench_loop, bench_request, bench_runner, bench_sse
+from . import (
+    bench_assembler,
+    bench_durable,
+    bench_import,
+    bench_loop,
+    bench_request,
+    bench_runner,
+    bench_sse,
+    bench_workflow,
+)
 from .measure import Row, Settings
 
 __all__ = ["main"]
@@ -24,6 +33,7 @@ TOPICS: dict[str, Callable[[Settings], list[Row]]] = {
     "request": bench_request.measure,
     "loop": bench_loop.measure,
     "runner": bench_runner.measure,
+    "workflow": bench_workflow.measure,
     "durable": bench_durable.measure,
     "import": bench_import.measure,
 }

@@ -45,6 +45,7 @@ from agentloop.errors import (
     ToolFailed,
     ToolResultError,
     UnsettledError,
+    WorkflowError,
 )
 
 # One example of each class, what it says, its code, and whether its effect may have happened.
@@ -180,6 +181,18 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
         ),
         "tool_crashed",
         True,
+    ),
+    (
+        WorkflowError("unreachable", "b", "expected a way that leads to it from 'a', got none"),
+        "unreachable: node 'b': expected a way that leads to it from 'a', got none",
+        "unreachable",
+        False,
+    ),
+    (
+        WorkflowError("bad_node", "", "nodes: expected one and more, got none"),
+        "bad_node: workflow: nodes: expected one and more, got none",
+        "bad_node",
+        False,
     ),
 ]
 

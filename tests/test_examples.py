@@ -66,6 +66,15 @@ SHOWS = {
         "  north/research 1: success\n  not admitted: model_calls, allowed 2, 3 wanted",
         "  request/report 1: success",
     ],
+    "08_workflow.py": [
+        "result: The moon pulls the sea; so tides rise.",
+        "state:  1 revision, facts: The moon pulls the sea.",
+        "  round 1: research, success\n  round 2: write, success\n  round 2: review, success\n",
+        "flowchart TD\n",
+        '  n0 -.->|"on error"| n3\n  n1 -->|"2 times"| n2\n  n2 -->|"is good"| done\n  n2 -->|"revise"| n1\n',
+        "  linkStyle 0,1,3,4,5 ",
+        "refused: endless_cycle: node 'a': ",
+    ],
     "09_approval.py": [
         "waiting_for_approval: 3 calls wait for approval+external",
         'order-17 approval: pay {"to":"Ann","amount":900}',

@@ -100,6 +100,23 @@ CHOSEN = {
         "ToolCallParser",
         "dialect",
     ],
+    "agentloop.workflow": [
+        "Complete",
+        "Continue",
+        "Engine",
+        "EngineOptions",
+        "ModelDefinition",
+        "ModelService",
+        "Node",
+        "NodeContext",
+        "Route",
+        "RunnerDefinition",
+        "Spawn",
+        "ToolAnswer",
+        "Workflow",
+        "agent_node",
+        "define_workflow",
+    ],
 }
 PACKAGES = [name for name, path in modules().items() if path.name == "__init__.py"]
 MODULES = [name for name, path in modules().items() if path.name not in ("__init__.py", "__main__.py")]

@@ -20,15 +20,18 @@ _MISSING: Final = r"Object missing required field `(?P<name>\w+)`\Z"
 _SAFE: Final = r"Expected [^'\"]*\Z"
 
 
-def to_type(value: Any, kind: type[_T], *, path: str = "$") -> _T:
+def to_type(value: Any, kind: type[_T], *, path: str = "$", builtin_types: tuple[type, ...] | None = None) -> _T:
     """Convert what `parse` returned into ``kind``, strictly: no string becomes a number.
+
+    Args:
+        builtin_types: types beside those of JSON whose values stay as they are; no text becomes one of them.
 
     Raises:
         AdmissionError: path and rule of the first mismatch.
         HistoryError: the value is an exchange whose calls and results do not belong together.
     """
     try:
-        return msgspec.convert(value, kind, strict=True)
+        return msgspec.convert(value, kind, strict=True, builtin_types=builtin_types)
     except msgspec.ValidationError as error:
         fault = _fault(error, path)
     raise fault  # outside of the handler: msgspec's own text may quote the value, so it is not chained

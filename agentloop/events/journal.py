@@ -1,4 +1,4 @@
-"""A journal: the calls of one request, or of many, projected from their events (R307).
+"""A journal: the calls and nodes of one request, or of many, projected from their events (R307).
 
 It is no ledger and holds no truth of its own: a journal made anew from the same events is the same.
 What happens outside of any run, a host's own tools and notes, it is told with `Journal.begin_tool`,
@@ -22,8 +22,8 @@ from ..errors import ConflictError, InputError
 from ..limits import JOURNAL_RECORDS, check_count
 from .envelope import Event, random_id, wall_ms
 from .output import ModelEnd, ModelStart
-from .process import RequestRejected, ToolEnded, ToolStarted
-from .traces import ContextRecord, ModelCallTrace, RejectedCall, ToolCallTrace
+from .process import NodeEnded, NodeStarted, RequestRejected, RouteTaken, ToolEnded, ToolStarted
+from .traces import ContextRecord, ModelCallTrace, NodeTrace, RejectedCall, RouteTrace, ToolCallTrace
 
 __all__ = ["Journal", "JournalSnapshot"]
 
@@ -41,6 +41,7 @@ class JournalSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         model, tools: calls that are over, in the order of their ends.
         context: notes, in the order of their numbers. rejected: calls that were never made.
+        nodes, routes: of workflows, in the order in which nodes ended and routes were taken.
         open: invocation ids of what began and did not end, in the order of their beginnings.
         dropped: how many records were given up for newer ones.
     """
@@ -49,6 +50,8 @@ class JournalSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tools: tuple[ToolCallTrace, ...] = ()
     context: tuple[ContextRecord, ...] = ()
     rejected: tuple[RejectedCall, ...] = ()
+    nodes: tuple[NodeTrace, ...] = ()
+    routes: tuple[RouteTrace, ...] = ()
     open: tuple[str, ...] = ()
     dropped: int = 0
 
@@ -74,7 +77,7 @@ class Journal:
 
     Args:
         run_id: the run that `begin_tool` is called for, kept in its traces; None outside of any.
-        max_records: how many traces, notes and rejections it keeps of each kind, 1 and up; the oldest
+        max_records: how many traces, notes, rejections and routes it keeps of each kind, 1 and up; the oldest
             goes for a newer one.
         new_id, now_ms: sources of unique ids and wall milliseconds, for `begin_tool`.
 
@@ -97,7 +100,9 @@ class Journal:
         self._tools: deque[ToolCallTrace] = deque(maxlen=max_records)
         self._context: deque[ContextRecord] = deque(maxlen=max_records)
         self._rejected: deque[RejectedCall] = deque(maxlen=max_records)
-        self._open: dict[_Key, ModelStart | _Begun] = {}
+        self._nodes: deque[NodeTrace] = deque(maxlen=max_records)
+        self._routes: deque[RouteTrace] = deque(maxlen=max_records)
+        self._open: dict[_Key, ModelStart | NodeStarted | _Begun] = {}
         self._pending: dict[_Key, ModelCallTrace] = {}
         self._notes = self._dropped = 0
 
@@ -138,6 +143,16 @@ class Journal:
         """Model calls that were refused before they were admitted, in the order in which that was told."""
         return tuple(self._rejected)
 
+    @property
+    def nodes(self) -> tuple[NodeTrace, ...]:
+        """Nodes of workflows that were entered and left, in the order of their ends."""
+        return tuple(self._nodes)
+
+    @property
+    def routes(self) -> tuple[RouteTrace, ...]:
+        """The ways that workflows took, in order."""
+        return tuple(self._routes)
+
     def snapshot(self) -> JournalSnapshot:
         """All of it as it is now."""
         return JournalSnapshot(
@@ -145,6 +160,8 @@ class Journal:
             tools=self.tools,
             context=self.context,
             rejected=self.rejected,
+            nodes=self.nodes,
+            routes=self.routes,
             open=tuple(invocation_id for _, invocation_id in self._open),
             dropped=self._dropped,
         )
@@ -154,7 +171,7 @@ class Journal:
         self.apply(event)
 
     def apply(self, event: Event) -> None:
-        """Take the next event; those that are about no call's beginning, end or refusal change nothing.
+        """Take the next event; those that are about no beginning, end, refusal or route change nothing.
 
         Raises:
             ConflictError: it does not follow from the events before it; nothing was changed.
@@ -186,6 +203,25 @@ class Journal:
                     got=event.got,
                 )
                 self._keep(self._rejected, rejected)
+            case NodeStarted():
+                key = (event.run_id, event.invocation_id or event.span_id)
+                self._require_new("node", key)
+                self._open[key] = event
+            case NodeEnded():
+                self._end_node(event)
+            case RouteTaken():
+                taken = RouteTrace(
+                    invocation_id=event.invocation_id or event.span_id,
+                    workflow=event.workflow,
+                    node=event.node,
+                    round=event.round,
+                    route=event.route,
+                    to=event.to,
+                    occurred_at_ms=event.occurred_at_ms,
+                    parent_invocation_id=_parent(event),
+                    run_id=event.run_id,
+                )
+                self._keep(self._routes, taken)
             case _:
                 pass
 
@@ -330,6 +366,26 @@ class Journal:
         )
         self._keep(self._tools, trace)
         return trace
+
+    def _end_node(self, event: NodeEnded) -> None:
+        key = (event.run_id, event.invocation_id or event.span_id)
+        start = self._open.get(key)
+        if not isinstance(start, NodeStarted):
+            raise _not_begun("node", key)
+        del self._open[key]
+        trace = NodeTrace(
+            invocation_id=key[1],
+            workflow=start.workflow,
+            node=start.node,
+            round=start.round,
+            started_at_ms=min(start.occurred_at_ms, event.occurred_at_ms - event.duration_ms),
+            duration_ms=event.duration_ms,
+            status=event.status,
+            code=event.code,
+            parent_invocation_id=_parent(event),
+            run_id=event.run_id,
+        )
+        self._keep(self._nodes, trace)
 
     def _require_new(self, kind: str, key: _Key) -> None:
         if key in self._open:

@@ -20,6 +20,15 @@ no process, or in another one, nobody here is told.
 `ResendScheduled` comes only where a host asked for it (`ResendPolicy`), after the `ModelEnd` of an
 attempt that was refused; what ends the run while it waits leaves it without another model call. In
 a run that was taken up it may come first.
+
+An engine tells of its own run in the same envelope (`agentloop.workflow`):
+
+    (NodeStarted  (<model call> | ToolStarted ToolProgress* ToolEnded)*  NodeEnded  RouteTaken?)*
+
+Each node that is entered begins and ends once; what it asks for is told below its span. `RouteTaken` follows
+where the workflow goes on or completes, so the end of a workflow that gave its result is one to no node. A
+step without a workflow is told as one node each round, named ``step``, and takes no route. A tool of a node
+belongs to no reply: its ``exchange`` is 0, and its ``position`` its number in the engine's run, from 0.
 """
 
 from __future__ import annotations
@@ -30,9 +39,12 @@ from ..messages.parts import Usage
 from .envelope import Event
 
 __all__ = [
+    "NodeEnded",
+    "NodeStarted",
     "ProcessEvent",
     "RequestRejected",
     "ResendScheduled",
+    "RouteTaken",
     "RunEnded",
     "RunStarted",
     "RunSteered",
@@ -205,6 +217,57 @@ class RunEnded(Event, frozen=True):
     duration_ms: int
 
 
+class NodeStarted(Event, frozen=True):
+    """A node of a workflow is entered.
+
+    Attributes:
+        workflow, node: their names; of a step without a workflow ``""`` and ``step``.
+        round: in which round of the engine's run, from 1.
+    """
+
+    type: ClassVar[str] = "node.started"
+
+    workflow: str
+    node: str
+    round: int
+
+
+class NodeEnded(Event, frozen=True):
+    """A node that was entered is left.
+
+    Attributes:
+        status: ``success``: its patch is part of the state. ``error``: it raised, or broke its contract.
+            ``cancelled``: its work was no longer wanted; it may not have ended by itself.
+        code: why, when the status is not ``success``.
+    """
+
+    type: ClassVar[str] = "node.ended"
+
+    workflow: str
+    node: str
+    round: int
+    status: Literal["success", "error", "cancelled"]
+    code: str | None = None
+    duration_ms: int = 0
+
+
+class RouteTaken(Event, frozen=True):
+    """A workflow goes on from a node that ended.
+
+    Attributes:
+        route: which of the node's routes, from 0; None is the one for its errors.
+        to: the node that comes next; None completes the workflow.
+    """
+
+    type: ClassVar[str] = "route.taken"
+
+    workflow: str
+    node: str
+    round: int
+    route: int | None
+    to: str | None
+
+
 ProcessEvent = (
     RunStarted
     | RunSteered
@@ -216,5 +279,8 @@ ProcessEvent = (
     | ToolEnded
     | ToolSkipped
     | RunEnded
+    | NodeStarted
+    | NodeEnded
+    | RouteTaken
 )
 """What a run's reader and its observers get besides the output events."""

@@ -14,7 +14,16 @@ import msgspec
 from ..errors import ConflictError
 from ..messages.parts import Usage
 
-__all__ = ["ContextRecord", "ModelCallRecord", "ModelCallTrace", "RejectedCall", "ToolCallRecord", "ToolCallTrace"]
+__all__ = [
+    "ContextRecord",
+    "ModelCallRecord",
+    "ModelCallTrace",
+    "NodeTrace",
+    "RejectedCall",
+    "RouteTrace",
+    "ToolCallRecord",
+    "ToolCallTrace",
+]
 
 
 class ModelCallRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,6 +169,49 @@ class RejectedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limit: str
     allowed: int
     got: int
+
+
+class NodeTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node of a workflow that was entered, and is left.
+
+    Attributes:
+        invocation_id: of this visit; what the node asked for has it as ``parent_invocation_id``.
+        workflow, node, round, status, code: as in `NodeEnded`.
+        started_at_ms, duration_ms, parent_invocation_id: as in `ModelCallTrace`.
+            What one run of an engine entered has one pair of ``run_id`` and ``parent_invocation_id``.
+    """
+
+    invocation_id: str
+    workflow: str
+    node: str
+    round: int
+    started_at_ms: int
+    duration_ms: int
+    status: Literal["success", "error", "cancelled"]
+    code: str | None = None
+    parent_invocation_id: str | None = None
+    run_id: str | None = None
+
+
+class RouteTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A way that a workflow took.
+
+    Attributes:
+        workflow, node, round, route, to: as in `RouteTaken`.
+        invocation_id: of the visit of the node that it leads from.
+        occurred_at_ms: when, as in the event.
+        run_id, parent_invocation_id: as in `NodeTrace`.
+    """
+
+    invocation_id: str
+    workflow: str
+    node: str
+    round: int
+    route: int | None
+    to: str | None
+    occurred_at_ms: int
+    parent_invocation_id: str | None = None
+    run_id: str | None = None
 
 
 class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

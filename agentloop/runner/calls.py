@@ -128,7 +128,7 @@ class Calls:
         host = self._host
         ref = host.new_id() if purpose is None else purpose.ref
         basis = CallBasis(
-            parent=self._diagnostics.span_id if purpose is None else purpose.parent,
+            parent=self._emitter.span_id if purpose is None else purpose.parent,
             origins=() if purpose is None else purpose.origins,
             stage_id=prepared.stage_id,
             transport=prepared.transport,

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from ..effects import Signal
+from ..effects import Ledger, Signal
 from ..errors import ConflictError, HandleError, InputError
 from ..events import Journal, ModelCallTrace
 from ..exchange import SUMMARY_STAGE
 from ..limits import check_count, check_name, check_seconds
 from ..messages import Message
 from ..providers import Provider
-from ..sinks import Diagnostics, Observer, Sink, require_observer
+from ..sinks import Diagnostics, Observer, ObserverHub, Sink, require_observer
 from .built import BuiltContext, NeedsSummary, Summary, SummaryOf
 from .calls import Calls, ModelResult
 from .children import Family
@@ -109,6 +109,19 @@ class ModelRunner:
     def execution(self) -> Execution:
         """Signal and diagnostics, to be handed to whatever else works for the same request."""
         return Execution(signal=self._signal, diagnostics=self._diagnostics)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What its calls are debited to; whatever else works for the same request can be debited to it too."""
+        return self._ledger
+
+    @property
+    def observers(self) -> ObserverHub | None:
+        """What tells the observers, for whatever else is told of the same request; None where there are none.
+
+        Observers of a runner without a runtime begin here, in the running event loop.
+        """
+        return self._host.observing() or None
 
     @property
     def journal(self) -> Journal:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Self
 
 from ..errors import InputError
@@ -39,7 +40,7 @@ class Diagnostics:
     """
 
     __slots__ = (
-        "_bound",
+        "_emitter",
         "_new_id",
         "_now_ms",
         "_numbers",
@@ -74,7 +75,7 @@ class Diagnostics:
         self.above: Self | None = None
         self._numbers: Iterator[int] = itertools.count(1)
         self._spans = {self.run_id, self.span_id}
-        self._bound = False
+        self._emitter: Emitter | None = None
         self.journal = Journal(run_id=self.run_id, new_id=new_id, now_ms=now_ms)
 
     @classmethod
@@ -113,18 +114,17 @@ class Diagnostics:
         Raises:
             InputError: it has.
         """
-        if self._bound:
+        if self._emitter is not None:
             raise InputError("Diagnostics: expected a part that no runner has, got one that is in use")
 
     def bind(self, observers: ObserverHub | None) -> Emitter:
-        """What tells the events of this part; for one runner.
+        """What tells the events of this part; for one runner, or one run of an engine.
 
         Raises:
             InputError: a runner has it already.
         """
         self.check_free()
-        self._bound = True
-        return Emitter(
+        self._emitter = Emitter(
             self.run_id,
             None,
             sink=self.output,
@@ -135,6 +135,17 @@ class Diagnostics:
             numbers=self._numbers,
             now_ms=self._now_ms,
         )
+        return self._emitter
+
+    def within(self, span_id: str, parent_span_id: str | None) -> AbstractContextManager[None]:
+        """A block in which what is told here is part of another execution of the same run.
+
+        Raises:
+            InputError: nobody tells anything of this part.
+        """
+        if self._emitter is None:
+            raise InputError("Diagnostics: expected a part that a runner has, got one that nobody tells of")
+        return self._emitter.within(span_id, parent_span_id)
 
     def _record(self, event: Event) -> None:
         self.journal.apply(event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from ..events import Event, ModelEnd, ModelParsed, OutputEvent, ReasoningPreview, TextPreview, event_id
@@ -73,6 +74,16 @@ class Emitter:
         self._delivering = False  # an output event is with the sink
         self._later: list[tuple[type[Event], dict[str, Any]]] = []  # told aside meanwhile
         self._sink_failed = False  # a sink's failure ends the call, so it is not told again in the log
+
+    @contextmanager
+    def within(self, span_id: str, parent_span_id: str | None) -> Iterator[None]:
+        """A block whose events are told as parts of another execution: a node of a workflow."""
+        before = self.span_id, self._parent_span_id
+        self.span_id, self._parent_span_id = span_id, parent_span_id
+        try:
+            yield
+        finally:
+            self.span_id, self._parent_span_id = before
 
     def _make(self, kind: type[E], invocation_id: str | None, fields: dict[str, Any]) -> E:
         numbers = self._numbers

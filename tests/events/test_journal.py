@@ -22,7 +22,12 @@ from agentloop.events import (
     ModelCallTrace,
     ModelEnd,
     ModelStart,
+    NodeEnded,
+    NodeStarted,
+    NodeTrace,
     RequestRejected,
+    RouteTaken,
+    RouteTrace,
     ToolCallTrace,
     ToolEnded,
     ToolStarted,
@@ -74,6 +79,16 @@ class Told:
     def tool_end(self, effect: str, status: str = "success", **fields: Any) -> None:
         known = {"tool": "t", "call_id": "c", "exchange": 0, "position": 0, "status": status, "slot": "done"}
         self._tell(ToolEnded, effect, None, {**known, **fields})
+
+    def node(self, visit: str, node: str = "n", *, parent: str | None = None, number: int = 1) -> None:
+        self._tell(NodeStarted, visit, parent, {"workflow": "w", "node": node, "round": number})
+
+    def node_end(self, visit: str, node: str = "n", *, parent: str | None = None, **fields: Any) -> None:
+        self._tell(NodeEnded, visit, parent, {"workflow": "w", "node": node, "round": 1, "status": "success", **fields})
+
+    def route(self, visit: str, node: str, route: int | None, to: str | None, *, parent: str | None = None) -> None:
+        fields = {"workflow": "w", "node": node, "round": 1, "route": route, "to": to}
+        self._tell(RouteTaken, visit, parent, fields)
 
     def rejected(self, limit: str = "model_calls") -> None:
         self._tell(RequestRejected, None, None, {"code": "BUDGET", "limit": limit, "allowed": 1, "got": 2})
@@ -251,6 +266,86 @@ def test_what_a_budget_refused_is_told_apart_from_calls() -> None:
 
 
 # -- tools
+
+
+def test_a_node_that_is_left_has_one_trace_and_its_routes_are_kept_in_order() -> None:
+    """(R307, R308)"""
+    told = Told()
+    told.node("v1", number=3, parent="engine")
+    assert Journal.of(told.events).snapshot().open == ("v1",)
+    told.at_ms = 1_900
+    told.node_end("v1", status="error", code="ValueError", duration_ms=900, parent="engine")
+    told.route("v1", "n", None, "m", parent="engine")
+    told.node("v2", "m")
+    told.node_end("v2", "m")
+    told.route("v2", "m", 1, None)
+    journal = Journal.of(told.events)
+    assert journal.nodes == (
+        NodeTrace(
+            invocation_id="v1",
+            workflow="w",
+            node="n",
+            round=3,
+            started_at_ms=1_000,
+            duration_ms=900,
+            status="error",
+            code="ValueError",
+            parent_invocation_id="engine",
+            run_id="r",
+        ),
+        NodeTrace(
+            invocation_id="v2",
+            workflow="w",
+            node="m",
+            round=1,
+            started_at_ms=1_900,
+            duration_ms=0,
+            status="success",
+            run_id="r",
+        ),
+    )
+    assert journal.routes == (
+        RouteTrace(
+            invocation_id="v1",
+            workflow="w",
+            node="n",
+            round=1,
+            route=None,
+            to="m",
+            occurred_at_ms=1_900,
+            parent_invocation_id="engine",
+            run_id="r",
+        ),
+        RouteTrace(
+            invocation_id="v2", workflow="w", node="m", round=1, route=1, to=None, occurred_at_ms=1_900, run_id="r"
+        ),
+    )
+    snapshot = journal.snapshot()
+    assert (snapshot.nodes, snapshot.routes, snapshot.open) == (journal.nodes, journal.routes, ())
+
+
+def test_a_node_begins_and_ends_once_and_the_oldest_go_for_newer_ones() -> None:
+    """(R307, R311)"""
+    told = Told()
+    told.node("v1")
+    told.node_end("v1")
+    start, end = told.events
+    assert "expected an execution that has begun and not ended" in refused(Journal(), end)
+    assert "expected a new execution, got one that goes on" in refused(Journal.of([start]), start)
+    assert "node 'v1'" in refused(Journal.of([start, end]), end)
+    tool = Told()
+    tool.tool("v1")
+    assert "node 'v1'" in refused(Journal.of(tool.events), end)  # a tool of the same id is another thing
+    late = msgspec.structs.replace(end, duration_ms=5_000)
+    assert Journal.of([start, late]).nodes[0].started_at_ms == -4_000  # the clock of the duration is believed
+    for at in range(2, 6):
+        told.node(f"v{at}")
+        told.node_end(f"v{at}")
+        told.route(f"v{at}", "n", 0, None)
+    journal = Journal.of(told.events, max_records=2)
+    assert [trace.invocation_id for trace in journal.nodes] == ["v4", "v5"]
+    assert [trace.invocation_id for trace in journal.routes] == ["v4", "v5"]
+    assert journal.snapshot().dropped == 5
 
 
 def test_a_tool_of_a_run_has_a_trace_with_the_identity_of_its_effect() -> None:
@@ -446,24 +541,29 @@ def histories(draw: st.DrawFn) -> list[Event]:
     """Events of two runs whose calls begin and end in any order that can be."""
     runs = [Told("r1"), Told("r2")]
     found: list[Event] = []
-    begun: list[tuple[Told, str, bool]] = []
+    begun: list[tuple[Told, str, str]] = []
     numbers = itertools.count(1)
     for _ in range(draw(st.integers(0, 12))):
         told = draw(st.sampled_from(runs))
         told.at_ms += draw(st.integers(0, 50))
-        step = draw(st.sampled_from(["model", "tool", "end", "rejected"]))
+        step = draw(st.sampled_from(["model", "tool", "node", "end", "rejected"]))
         if step == "model":
             told.model(name := f"i{next(numbers)}", draw(st.integers(1, 9)))
-            begun.append((told, name, True))
+            begun.append((told, name, step))
         elif step == "tool":
             told.tool(name := f"i{next(numbers)}")
-            begun.append((told, name, False))
+            begun.append((told, name, step))
+        elif step == "node":
+            told.node(name := f"i{next(numbers)}")
+            begun.append((told, name, step))
         elif step == "rejected":
             told.rejected()
         elif begun:
-            told, name, is_model = begun.pop(draw(st.integers(0, len(begun) - 1)))
+            told, name, what = begun.pop(draw(st.integers(0, len(begun) - 1)))
             duration = draw(st.integers(0, 100))
-            if not is_model:
+            if what == "node":
+                told.node_end(name, status=draw(st.sampled_from(["success", "error"])), duration_ms=duration)
+            elif what == "tool":
                 told.tool_end(name, draw(st.sampled_from(["success", "error", "cancelled"])), duration_ms=duration)
             else:
                 status = draw(st.sampled_from(["success", "error", "cancelled", "pending"]))
@@ -471,7 +571,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
                 if status == "pending" and draw(st.booleans()):
                     told.model(name)
                     found += told.events[-2:]
-                    begun.append((told, name, True))
+                    begun.append((told, name, what))
                     continue
         else:
             continue
@@ -490,20 +590,23 @@ def test_a_journal_fed_live_is_the_journal_of_its_events(events: list[Event]) ->
 
     asyncio.run(feed())
     assert live.snapshot() == Journal.of(events).snapshot() == Journal.of([*events]).snapshot()
-    ends = {(event.run_id, event.invocation_id) for event in events if isinstance(event, ModelEnd | ToolEnded)}
-    traces = [*live.model, *live.tools]
+    ends = {
+        (event.run_id, event.invocation_id) for event in events if isinstance(event, ModelEnd | ToolEnded | NodeEnded)
+    }
+    traces = [*live.model, *live.tools, *live.nodes]
     assert {(trace.run_id, trace.invocation_id) for trace in traces} == ends
     assert len(traces) == len(ends)
     assert len(live.rejected) == sum(isinstance(event, RequestRejected) for event in events)
-    starts = sum(isinstance(event, ModelStart | ToolStarted) for event in events)
-    closed = sum(isinstance(event, ModelEnd | ToolEnded) for event in events)
+    starts = sum(isinstance(event, ModelStart | ToolStarted | NodeStarted) for event in events)
+    closed = sum(isinstance(event, ModelEnd | ToolEnded | NodeEnded) for event in events)
     assert len(live.snapshot().open) == starts - closed
 
 
 @given(any_events)
 def test_what_is_about_no_call_changes_nothing(event: Event) -> None:
     journal = Journal()
-    if isinstance(event, ModelStart | ModelEnd | ToolStarted | ToolEnded | RequestRejected):
+    calls = ModelStart | ModelEnd | ToolStarted | ToolEnded | RequestRejected
+    if isinstance(event, calls | NodeStarted | NodeEnded | RouteTaken):
         return
     journal.apply(event)
     assert journal.snapshot() == JournalSnapshot()

@@ -538,3 +538,20 @@ async def test_a_closed_runner_makes_no_call() -> None:
     await made.aclose()
     with pytest.raises(al.RunCancelled):
         await made.invoke("q")
+
+
+# -- what else works for the same request
+
+
+async def test_a_runner_shows_its_budget_and_who_watches() -> None:
+    """(R269)"""
+    above = al.Ledger(model_calls=5)
+    made, _ = runner(reply("hi"), ledger=above, max_calls=2)
+    assert made.observers is None
+    made.ledger.debit("model_calls")
+    assert (made.remaining_calls, above.left("model_calls")) == (1, 4)
+    assert made.child().ledger is not made.ledger
+    seen = RecordingSink()
+    async with al.ModelRunner(ScriptedProvider([]), observers=[seen]) as watched:
+        assert watched.observers is watched.child().observers
+        assert watched.observers is not None

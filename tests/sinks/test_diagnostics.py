@@ -89,6 +89,34 @@ def test_a_part_tells_of_one_runner() -> None:
             again()
 
 
+async def test_a_part_can_tell_of_another_execution_for_a_while() -> None:
+    """(R270, R312)"""
+    run = made(run_id="r")
+    part = run.child("part")
+    with pytest.raises(InputError, match="expected a part that a runner has, got one that nobody tells of"):
+        part.within("node", "engine")
+    seen = RecordingSink()
+    hub = ObserverHub([seen])
+    emitter = part.bind(hub)
+    with part.within("node", "engine"):
+        note(emitter)
+        await call(emitter, "a1")
+        with part.within("inner", None):
+            note(emitter)
+        note(emitter)
+    note(emitter)
+    await hub.close()
+    assert [(event.span_id, event.parent_span_id) for event in seen.events] == [
+        ("node", "engine"),
+        ("a1", "node"),
+        ("a1", "node"),
+        ("inner", None),
+        ("node", "engine"),
+        ("part", "r"),
+    ]
+    assert [event.sequence for event in seen.events] == [1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

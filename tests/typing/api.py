@@ -173,6 +173,11 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             return event.tool
         case al.RunEnded():
             return event.outcome
+        case al.NodeStarted() | al.NodeEnded():
+            return event.node
+        case al.RouteTaken():
+            assert_type(event.route, int | None)
+            return event.to or "complete"
         case _:
             assert_never(event)
 
@@ -426,3 +431,36 @@ async def children_of_a_runner_have_the_types_of_what_they_do(runner: al.ModelRu
 
     assert_type(await al.run_children([ask, ask], max_concurrent=2), list[Ticket])
     assert_type(await al.run_children([lambda: runner.invoke("q")], max_concurrent=1), list[al.ModelResult[str]])
+
+
+class Article(msgspec.Struct, frozen=True):
+    topic: str
+    text: str | None = None
+
+
+async def a_workflow_gives_what_it_is_said_to(runtime: al.Runtime, provider: al.Provider) -> int:
+    async def write(state: Article, context: al.NodeContext) -> dict[str, object]:
+        assert_type((await context.model.invoke(state.topic)).value, str)
+        assert_type((await context.model.invoke("x", transport=Structured(Ticket))).value, Ticket)
+        assert_type(await context.agents.run(assistant, "x"), al.RunResult[None])
+        assert_type((await context.tools.call("read_note", {"id": "n"})).require(), str)
+        return {"text": "…"}
+
+    def is_long(value: int) -> bool:
+        return value > 3
+
+    node = al.Node("write", "Write", run=write, provides=("text",), routes=(al.Route(complete=len),))
+    workflow = al.define_workflow("article", state=Article, nodes=[node], is_result=is_long)
+    assert_type(workflow, al.Workflow[Article, int])
+    engine = runtime.engine(workflow, max_calls=2)
+    assert_type(engine, al.Engine[Article, int])
+    assert_type(engine.state, Article | None)
+    fork = engine.fork(model=al.RunnerDefinition(provider, max_calls=1))
+    assert_type(fork, al.Engine[Article, int])
+
+    async def step(number: int, context: al.NodeContext) -> al.Continue | al.Complete[bytes]:
+        return al.Continue() if number < 3 else al.Complete(context.node.encode())
+
+    by_hand = al.Engine(model_runtime=runtime.runner())
+    assert_type(await by_hand.run(step), bytes)
+    return assert_type(await fork.run(Article(topic="tides")), int)
