@@ -35,6 +35,7 @@ this map and holds the imports to it.
     runs.py          12  the runs of a runtime: launched, taken up, driven, let go, ended
     integrations/    11  what needs another package, a module for each
     conversations.py 13  conversations as a host sees them
+    steering.py      13  what a user says to a run that goes on
     unfinished.py    13  what a process left unfinished, as a host sees it
     runtime.py       14  what a host calls: owns provider, store and runs; closes them in the right order
     testing/         15  scripted provider, replay server, fake clock, recording sink, fixtures
@@ -101,6 +102,8 @@ from .events import (
     RunEnded,
     RunEvent,
     RunStarted,
+    RunSteered,
+    RunStopping,
     TextPreview,
     ToolCallRecord,
     ToolCallTrace,
@@ -215,8 +218,10 @@ from .tools import (
 )
 from .unsettled import SendStatus, Unsettled
 from .windows import Run, RunInput, RunOptions
+from .wire.call_text import CallText, CallTextRefused, TextCall, ToolCallParser
 from .wire.deltas import CallDelta, ReasoningDelta, TextDelta
 from .wire.dialect import Dialect
+from .wire.presets import dialect
 
 __all__ = [
     "AdmissionError",
@@ -231,6 +236,8 @@ __all__ = [
     "BuiltContext",
     "CallBasis",
     "CallDelta",
+    "CallText",
+    "CallTextRefused",
     "CallTimeout",
     "ChatCompletions",
     "Checkpoint",
@@ -329,6 +336,8 @@ __all__ = [
     "RunResult",
     "RunRow",
     "RunStarted",
+    "RunSteered",
+    "RunStopping",
     "RunnerOptions",
     "Runtime",
     "SelectionContext",
@@ -348,6 +357,7 @@ __all__ = [
     "SystemMessage",
     "Termination",
     "Text",
+    "TextCall",
     "TextContent",
     "TextDelta",
     "TextPart",
@@ -357,6 +367,7 @@ __all__ = [
     "TokenCounter",
     "Tool",
     "ToolCall",
+    "ToolCallParser",
     "ToolCallRecord",
     "ToolCallTrace",
     "ToolChoice",
@@ -391,6 +402,7 @@ __all__ = [
     "decode_tool_feedback",
     "decode_tool_result",
     "delegate",
+    "dialect",
     "encode_event",
     "error_info",
     "event_id",

@@ -205,6 +205,7 @@ class _Making:
             self._ask,
             summaries=summaries,
             dropped=dropped,
+            steers=self._history.steers,
             max_chars=self._max_input,
         )
         return cut_of(self._history, built)

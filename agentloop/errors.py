@@ -309,7 +309,7 @@ class OutputRefused(AgentLoopError):
 
     Attributes:
         code: ``unexpected_call``, ``unexpected_text``, ``no_call``, ``several_calls``, ``call_conflict``,
-            ``unknown_tool``: calls and text are not what the transport takes. ``no_json``,
+            ``unknown_tool``, ``malformed_call``: calls and text are not what the transport takes. ``no_json``,
             ``invalid_json``, ``not_an_object``, ``schema_mismatch``, ``refined``: its text or arguments
             do not fit. ``no_output``: an agent's output function was not called, or a summary is empty. ``incomplete``,
             ``refused``: it was cut off, or the model or a filter refused. ``bad_fragment``,

@@ -25,13 +25,13 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     Attributes:
         outcome: ``completed``: the model gave a final reply. ``refused``: it, or a filter,
             refused. ``incomplete``: its reply was cut off (``length``) or ended with another word, or
-            it is not the output that was asked for.
+            it is not the output that was asked for; or the run was asked to stop.
             ``limit_reached``: a `LoopLimits` field or a budget ended the run; open calls were not
             run, and the history stays usable. ``waiting_for_approval``: calls wait for a host, and the run
             has not ended: `Runtime.decide` about each, and `Runtime.resume` it.
-        reason: the model's finish word, or the name of the limit; of a reply that is not the output a code of
-            `OutputRefused`, or ``no_output``: the output function was not called; of a run that waits what for:
-            ``approval``, ``external`` or ``approval+external``.
+        reason: the model's finish word, or the name of the limit; ``stopped`` where it was asked to stop; of a
+            reply that is not the output a code of `OutputRefused`, or ``no_output``: the output function was
+            not called; of a run that waits what for: ``approval``, ``external`` or ``approval+external``.
         text: body text of the newest reply; may be empty or partial unless ``completed``.
         refusal: what the model wrote instead of a body, None when nothing.
         ref: the run's id, for `Runtime.result` and `Runtime.follow`.

@@ -338,6 +338,52 @@ class Runs:
             finally:
                 await self._let_go(ref)
 
+    async def write(
+        self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]], told: Callable[[Emitter], None]
+    ) -> None:
+        """Make a step of a run, whatever it is at: as its owner where it goes on here, else as `settle_left`.
+
+        Args:
+            told: tells of what was added, as soon as it is stored.
+        """
+        while True:
+            if self._is_here(ref):
+                if await self._write_here(ref, step, told):
+                    return
+                continue
+            try:
+                await self.settle_left(ref, step)
+            except NotOwnerError:
+                if not self._is_here(ref):
+                    raise
+            else:
+                return
+
+    def _is_here(self, ref: str) -> bool:
+        """Whether a run is owned here, as its driver is at it or has left a send that goes on."""
+        live = self.live.get(ref)
+        return (live is not None and live.goes_on) or self.sends.of(ref) is not None
+
+    async def _write_here(
+        self, ref: str, step: Callable[[Book, Turn], Sequence[Fact]], told: Callable[[Emitter], None]
+    ) -> bool:
+        """Make a step of a run that is owned here; False where it was given up meanwhile."""
+        async with self._gate(ref):
+            live = self.live.get(ref)
+            if not self._is_here(ref):
+                return False
+            try:
+                facts = await self._store.commit(lambda book: step(book, book.turn(ref)), run_id=ref)
+            except NotOwnerError:
+                if live is None or live.driving or live.task is None or live.task.done():  # it goes on elsewhere
+                    raise
+            else:
+                if facts and live is not None and live.driving and live.emitter is not None:
+                    told(live.emitter)
+                return True
+        await asyncio.wait({live.task})  # it leaves off just now
+        return False
+
     async def end_left(self, ref: str, author: str | None) -> bool:
         """End a run that goes on nowhere; False where it was taken up here meanwhile."""
         async with self._gate(ref):
@@ -422,7 +468,7 @@ class Runs:
         if self._life.state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
         scope = self._scope(agent, asking, live, options, turn, begun)
-        self.live[ref] = live
+        self.live[ref], live.emitter = live, scope.emitter
         driver = Eager(self._drive(scope, live, asking))
         live.task = driver.task(f"agentloop run {ref}")
         live.task.add_done_callback(retrieve)

@@ -24,13 +24,14 @@ from .events import TextPreview
 from .events.envelope import random_id, wall_ms
 from .exchange import Book, BookLimits, Checkpoint, ReceiptMint, checkpoint_of
 from .life import Life
-from .limits import LEASE_SECONDS, SETTLE_SECONDS, check_name, check_seconds
+from .limits import LEASE_SECONDS, SETTLE_SECONDS, check_count, check_name, check_seconds
 from .persistence import Backend, ConversationStore, backend_for
 from .providers import Provider
 from .results import RunResult, result_of
 from .runner import ModelRunner, RunnerOptions
 from .runs import Runs
 from .sinks import Follower, Observer, require_observer
+from .steering import Steering
 from .tools import ToolSet
 from .unfinished import UnfinishedRuns
 from .windows import LiveRun, Run, RunInput, RunOptions, admitted, check_options, check_ref, sequence_of
@@ -40,7 +41,7 @@ __all__ = ["Runtime"]
 T = TypeVar("T")
 
 
-class Runtime(Conversations, UnfinishedRuns):
+class Runtime(Conversations, Steering, UnfinishedRuns):
     """Owns a provider, a store and all effects of the runs it opens.
 
     Args:
@@ -210,7 +211,7 @@ class Runtime(Conversations, UnfinishedRuns):
 
     def start(self, agent: Agent[T], input: RunInput, **options: Unpack[RunOptions]) -> Run[T]:
         """A run tied to a block; see `Run`. Options: `RunOptions`."""
-        return Run(lambda: self._start(agent, input, **options), self.cancel)
+        return Run(lambda: self._start(agent, input, **options), self)
 
     async def text(self, agent: Agent[Any], input: RunInput, **options: Unpack[RunOptions]) -> AsyncIterator[str]:
         """Only the body text, as it arrives: previews, so an error after some text withdraws it.
@@ -305,6 +306,25 @@ class Runtime(Conversations, UnfinishedRuns):
         self._life.require_open()
         check_ref(ref)
         return checkpoint_of(await self._store.turn(ref))
+
+    async def output(self, ref: str, exchange: int, position: int) -> str:
+        """The full text of a tool's output that was cut for the model, as it is kept with the answer.
+
+        Whoever has the store may ask, in any process, while the run goes on and after it.
+
+        Args:
+            exchange, position: of the call, as the events of its tool have them.
+
+        Raises:
+            LostError: no such run; or nothing is kept of the call: its output was not cut, there was no room
+                for it, or the run's texts were removed. RestoreError: the store holds what is no fact.
+            PersistenceError: the store failed, or has stopped.
+        """
+        self._life.require_open()
+        check_ref(ref)
+        check_count("exchange", exchange, 0)
+        check_count("position", position, 0)
+        return await self._store.output(ref, exchange, position)
 
     async def cancel(self, ref: str, *, author: str | None = None) -> None:
         """Cancel a run and wait until its end is recorded. Harmless after the end.

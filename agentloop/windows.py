@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypedDict, TypeVar
 
 from .admission import digest_bytes
 from .agent import Agent
@@ -18,7 +18,7 @@ from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMess
 from .messages.require import user_text
 from .results import RunResult
 from .runner import Asking
-from .sinks import Feed, Follower, Sink, require_sink
+from .sinks import Emitter, Feed, Follower, Sink, require_sink
 
 __all__ = [
     "LiveRun",
@@ -26,7 +26,9 @@ __all__ = [
     "Run",
     "RunInput",
     "RunOptions",
+    "Steerable",
     "admitted",
+    "admitted_user",
     "check_options",
     "check_ref",
     "input_digest",
@@ -93,6 +95,7 @@ class LiveRun:
     Attributes:
         agent: whose run it is.
         children: the runs that go on for it. parent: what it goes on for itself; None for nobody.
+        emitter: tells its events; None until it is driven.
         closed: whether its end is a fact; it may have left off without one.
         driving: whether its driver has not left it; a send may go on after that.
         kept: whether it is left unfinished, to be resumed, when the runtime closes.
@@ -111,6 +114,7 @@ class LiveRun:
         "children",
         "closed",
         "driving",
+        "emitter",
         "feed",
         "holds",
         "kept",
@@ -137,6 +141,7 @@ class LiveRun:
         self.driving = True
         self.sends: Sends | None = None
         self.patience: Patience | None = None
+        self.emitter: Emitter | None = None
         self.stop = False  # cancelled before its task was made
         self.task: asyncio.Task[RunResult[Any]] | None = None
 
@@ -233,6 +238,19 @@ class LiveRun:
             self.task.cancel()
 
 
+class Steerable(Protocol):
+    """Who takes what a user says to a run by its id: a `Runtime`."""
+
+    async def steer(self, ref: str, input: RunInput, *, author: str | None = None) -> None:
+        """Say something to a run."""
+
+    async def stop_after_current(self, ref: str, *, author: str | None = None) -> None:
+        """Have a run end after the exchange under way."""
+
+    async def cancel(self, ref: str, *, author: str | None = None) -> None:
+        """End a run, wherever it goes on."""
+
+
 class Run(Generic[T_co]):
     """One run in a block: ``async with runtime.start(…) as run``.
 
@@ -242,14 +260,14 @@ class Run(Generic[T_co]):
     nowhere, and is left so. One task at a time may iterate.
 
     Args:
-        launch: begins the run. end: ends one that goes on nowhere, by its id.
+        launch: begins the run. host: what it is spoken to through, and ended where it goes on nowhere.
     """
 
-    __slots__ = ("_end", "_events", "_launch", "_live", "_released")
+    __slots__ = ("_events", "_host", "_launch", "_live", "_released")
 
-    def __init__(self, launch: Callable[[], Any], end: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, launch: Callable[[], Any], host: Steerable) -> None:
         self._launch: Callable[[], Any] | None = launch
-        self._end = end
+        self._host = host
         self._released = False
         self._live: LiveRun | None = None
         self._events: Follower | None = None
@@ -295,7 +313,15 @@ class Run(Generic[T_co]):
         live = self._release()
         await live.cancel()
         if live.suspended:
-            await self._end(live.ref)
+            await self._host.cancel(live.ref)
+
+    async def steer(self, input: RunInput, *, author: str | None = None) -> None:
+        """Say something to the run while it goes on: `Runtime.steer`. Any task may call it, a tool of the run too."""
+        await self._host.steer(self.ref, input, author=author)
+
+    async def stop_after_current(self, *, author: str | None = None) -> None:
+        """Have the run end after the exchange under way: `Runtime.stop_after_current`. It is not waited for."""
+        await self._host.stop_after_current(self.ref, author=author)
 
     def _release(self) -> LiveRun:
         """The run need not wait for its reader any more."""
@@ -357,8 +383,13 @@ def sequence_of(ref: str, after: str | None) -> int:
 
 def admitted(asking: Asking[Any], input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
     """The messages of a turn; what the caller hands in is checked whole (R37), the rest was when it was prepared."""
+    return (*asking.system, admitted_user(input))
+
+
+def admitted_user(input: RunInput) -> UserMessage:
+    """What a user says, checked whole."""
     if type(input) is str:
-        return (*asking.system, user_text(input))
+        return user_text(input)
     if isinstance(input, UserMessage):
         message = input
     elif type(input) is tuple:
@@ -366,7 +397,7 @@ def admitted(asking: Asking[Any], input: RunInput) -> tuple[SystemMessage | User
     else:
         raise InputError(f"input: expected str, UserMessage or a tuple of parts, got {type(input).__name__}")
     require_model_request(ModelRequest(messages=(message,)))
-    return (*asking.system, message)
+    return message
 
 
 def input_digest(agent: str, asking: Asking[Any], messages: tuple[SystemMessage | UserMessage, ...]) -> str:

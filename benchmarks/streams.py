@@ -7,7 +7,7 @@ import random
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["MODEL", "blocks", "notes_events", "text_events", "tool_events"]
+__all__ = ["MODEL", "blocks", "notes_events", "tagged_events", "text_events", "tool_events"]
 
 MODEL = "bench-model"
 BLOCK = 16 * 1024
@@ -63,6 +63,16 @@ def tool_events(name: str, arguments: list[dict[str, Any]], *, seed: int = 1, pi
             for at in range(0, len(text), step)
         ]
     return _events(deltas, "tool_calls", seed)
+
+
+def tagged_events(name: str, arguments: list[dict[str, Any]], *, seed: int = 1, pieces: int = 8) -> list[bytes]:
+    """A reply with a call in its text for each of ``arguments``, each in so many text deltas."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "", "refusal": None}]
+    for value in arguments:
+        text = f'\n<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(value)}}}\n</tool_call>'
+        step = -(-len(text) // pieces)
+        deltas += [{"content": text[at : at + step]} for at in range(0, len(text), step)]
+    return _events(deltas, "stop", seed)
 
 
 def blocks(events: list[bytes]) -> list[bytes]:

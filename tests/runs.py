@@ -56,6 +56,8 @@ NEXT: Final[dict[str, dict[str, str]]] = {
     "tool": {"tool.progress": "tool", "tool.ended": "idle"},
     "over": {},
 }
+for _state in NEXT.keys() - {"new", "over"}:
+    NEXT[_state] |= {"run.steered": _state, "run.stopping": _state}  # a host's word comes whenever it does
 """The order that the docstrings of `agentloop.events` write down, as a table of its own."""
 
 

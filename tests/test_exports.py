@@ -89,7 +89,17 @@ CHOSEN = {
         "tool",
     ],
     "agentloop.unsettled": ["SendStatus", "Unsettled"],
-    "agentloop.wire": ["CallDelta", "Dialect", "ReasoningDelta", "TextDelta"],
+    "agentloop.wire": [
+        "CallDelta",
+        "CallText",
+        "CallTextRefused",
+        "Dialect",
+        "ReasoningDelta",
+        "TextCall",
+        "TextDelta",
+        "ToolCallParser",
+        "dialect",
+    ],
 }
 PACKAGES = [name for name, path in modules().items() if path.name == "__init__.py"]
 MODULES = [name for name, path in modules().items() if path.name not in ("__init__.py", "__main__.py")]

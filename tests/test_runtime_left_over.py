@@ -127,6 +127,26 @@ async def test_closing_is_not_held_up_by_a_tool_that_keeps_every_cancel(monkeypa
     assert not other_tasks()
 
 
+async def test_closing_cancels_what_is_left_over_once_more() -> None:
+    """(R143)"""
+    cancels: list[int] = []
+
+    @al.tool(timeout=SOON, grace=SOON)
+    async def twice() -> None:
+        """Give in to the second cancel."""
+        for _ in range(2):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancels.append(1)
+
+    async with asyncio.timeout(10):
+        async with al.Runtime(ScriptedProvider([asks("twice"), reply("done")])) as runtime:
+            await runtime.run(al.Agent(name="a", tools=[twice]), "go")
+            assert (len(runtime.left_over), len(cancels)) == (1, 1)
+        assert (runtime.left_over, len(cancels)) == ((), 2)
+
+
 async def test_a_left_over_tool_cannot_wait_for_the_closing_of_its_runtime() -> None:
     seen: list[BaseException] = []
 

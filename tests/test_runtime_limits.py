@@ -209,7 +209,7 @@ async def test_one_feedback_with_its_call_id_is_cut_to_its_bytes(limit: int | No
         await runtime.run(al.Agent(name="a", tools=[much], limits=limits), "go", run_id="r")
         (slot,) = turn_of(runtime, "r").entries[0].slots
     assert allowed - 10 <= turn_of(runtime, "r").entries[0].size - size_of(slot) <= allowed
-    assert slot.feedback.text.endswith("[cut: the full output is 20000 bytes]")
+    assert slot.feedback.text.endswith("[cut: the full output is 20000 bytes, kept]")
 
 
 def size_of(slot: Any) -> int:

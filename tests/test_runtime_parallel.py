@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 import agentloop as al
+from agentloop.effects import send
 from agentloop.exchange import SlotMoved
+from agentloop.loop import drive
 from agentloop.testing import ScriptedProvider, call, reply
+from tests.effects.stage import Stage
 from tests.mortal import Ground
 from tests.runs import SlowBackend, check_end, follow_all, on_backend, other_tasks, pairs_in, turn_of
 from tests.test_runtime_recovery import Bank, When, mail, pay
@@ -240,3 +243,27 @@ async def test_a_runtime_that_closes_lets_what_runs_end_and_leaves_the_rest_to_b
     assert (result.text, result.tool_calls) == ("done", 4)
     assert sorted(deps.here) == list(names)
     assert pairs_in(provider.requests[-1]) == [(name, f"met {name}") for name in names]
+
+
+async def test_a_call_that_an_earlier_owner_began_is_repeated_before_the_others_go_side_by_side() -> None:
+    """(R134)"""
+    order: list[str] = []
+
+    @al.tool(idempotent=True)
+    async def look(name: str) -> str:
+        """Look something up."""
+        order.append(f"in {name}")
+        await asyncio.sleep(0)
+        order.append(f"out {name}")
+        return name
+
+    calls = [call("look", name=name) for name in "abc"]
+    stage = Stage([reply(calls=calls), reply("done")], tools=[look], max_parallel_tools=2)
+    scope = await stage.open()
+    await send(scope)
+    await scope.commit(lambda book: book.start_slot(scope.turn, 0, 1, effect_id="r/0.1", at_ms=4))
+    await scope.commit(lambda book: book.lose_slots(scope.turn, at_ms=4))
+    await drive(stage.open_again())
+    assert order[:2] == ["in b", "out b"]
+    assert order[2:] == ["in a", "in c", "out a", "out c"]
+    assert scope.turn.closed is not None

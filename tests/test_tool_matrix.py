@@ -182,7 +182,7 @@ async def test_every_way_a_tool_can_go(
         assert (first.state, first.code, first.attempt) == (want.state, want.code, want.starts)
         assert first.feedback.tool_call_id == "s"
         if does == "huge":
-            assert first.feedback.text.endswith("[cut: the full output is 100000 bytes]")
+            assert first.feedback.text.endswith("[cut: the full output is 100000 bytes, kept]")
         if parallel > 1:
             rest = ("done", None)
         elif want.crashes:

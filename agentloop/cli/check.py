@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 from ..messages.reply import ModelReply
+from ..wire.call_text import CallText
 from ..wire.check import Verdict, check_stream, narrowest_verdict
 from ..wire.native import reasoning_text, refusal_text
 from ..wire.presets import PRESET_NAMES, PRESETS
+from ..wire.presets import dialect as preset
+from .call_text import add_call_text, call_text
 from .screen import counted
 
 __all__ = ["add_parser", "run"]
@@ -37,6 +40,7 @@ def add_parser(subparsers: Any) -> None:
         help="a preset, or auto for the narrowest one that admits the stream (default: AGENTLOOP_DIALECT, else "
         f"openai). Presets: {PRESET_NAMES}",
     )
+    add_call_text(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object a file")
     parser.add_argument("--cut", type=_count, metavar="N", help="admit only the first N bytes")
     parser.set_defaults(usage_error=parser.error)
@@ -56,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     for name in args.files:
         progress.step()
         try:
-            verdict = _check_file(name, dialect, args.cut)
+            verdict = _check_file(name, dialect, call_text(args), args.cut)
         except OSError as error:
             progress.clear()
             print(f"agentloop check: {_printable(name)}: {error.strerror or error}", file=sys.stderr)
@@ -69,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _check_file(name: str, dialect: str, cut: int | None) -> Verdict:
+def _check_file(name: str, dialect: str, way: CallText | None, cut: int | None) -> Verdict:
     """Check one file and, when it is refused, look for a preset that admits it.
 
     A regular file is read again for that. From anything else nothing is read past the refusal,
@@ -81,22 +85,22 @@ def _check_file(name: str, dialect: str, cut: int | None) -> Verdict:
     if name == "-":
         if sys.stdin is None:  # started with standard input closed
             raise OSError("standard input is closed")
-        return _check_open(sys.stdin.buffer, dialect, cut)
+        return _check_open(sys.stdin.buffer, dialect, way, cut)
     with open(name, "rb") as file:
-        verdict = _check_open(file, dialect, cut)
+        verdict = _check_open(file, dialect, way, cut)
         if verdict.reply is not None or dialect == "auto" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return verdict
         file.seek(0)
-        other = narrowest_verdict(_blocks(file, cut))
+        other = narrowest_verdict(_blocks(file, cut), call_text=way)
     if other.reply is not None and verdict.refusal is not None:
         verdict.refusal.suggestion = other.dialect
     return verdict
 
 
-def _check_open(file: BinaryIO, dialect: str, cut: int | None) -> Verdict:
+def _check_open(file: BinaryIO, dialect: str, way: CallText | None, cut: int | None) -> Verdict:
     if dialect == "auto":
-        return narrowest_verdict(_blocks(file, cut))
-    return check_stream(_blocks(file, cut), PRESETS[dialect])
+        return narrowest_verdict(_blocks(file, cut), call_text=way)
+    return check_stream(_blocks(file, cut), preset(dialect, call_text=way))
 
 
 def _blocks(file: BinaryIO, cut: int | None) -> Iterator[bytes]:

@@ -8,17 +8,19 @@ from collections.abc import Mapping
 
 from ..errors import InputError
 from ..providers import ChatCompletions, Recorder
-from ..providers.endpoint import check_key, read_base_url
+from ..providers.endpoint import check_key, choose_dialect, read_base_url
 from ..wire.presets import dialect as preset
+from .call_text import add_call_text, call_text
 
 __all__ = ["add_endpoint_arguments", "endpoint_provider", "read_prompt"]
 
 
 def add_endpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--base-url``, ``--model``, ``--dialect`` and ``--api-key-env``."""
+    """Add ``--base-url``, ``--model``, ``--dialect``, ``--call-text`` and ``--api-key-env``."""
     parser.add_argument("--base-url", metavar="URL", help="of the endpoint (default: OPENAI_BASE_URL)")
     parser.add_argument("--model", metavar="NAME", help="(default: AGENTLOOP_MODEL)")
     parser.add_argument("--dialect", metavar="NAME", help="(default: AGENTLOOP_DIALECT, else by the host)")
+    add_call_text(parser)
     parser.add_argument(
         "--api-key-env",
         metavar="NAME",
@@ -41,7 +43,7 @@ def endpoint_provider(
     base_url = args.base_url or environ.get("OPENAI_BASE_URL")
     if not base_url:
         raise InputError("expected --base-url URL, or OPENAI_BASE_URL in the environment")
-    read_base_url(base_url, where="--base-url" if args.base_url else "OPENAI_BASE_URL")
+    base = read_base_url(base_url, where="--base-url" if args.base_url else "OPENAI_BASE_URL")
     model = args.model or model or environ.get("AGENTLOOP_MODEL", "")
     if not model:
         raise InputError("expected --model NAME, or AGENTLOOP_MODEL in the environment")
@@ -51,9 +53,10 @@ def endpoint_provider(
     key = environ.get(variable) or None
     if key is not None:
         check_key(key, where=f"environment variable {variable}")
-    dialect = args.dialect or environ.get("AGENTLOOP_DIALECT") or None
-    if dialect is not None:
-        _check_dialect(dialect, where="--dialect" if args.dialect else "AGENTLOOP_DIALECT")
+    name = args.dialect or environ.get("AGENTLOOP_DIALECT") or None
+    if name is not None:
+        _check_dialect(name, where="--dialect" if args.dialect else "AGENTLOOP_DIALECT")
+    dialect = preset(choose_dialect(name, base.host or "").name, call_text=call_text(args))
     return ChatCompletions(base_url, model=model, api_key=key, dialect=dialect, recorder=recorder)
 
 

@@ -13,7 +13,7 @@ from .reasons import code_of, limit_of
 from .resend import Place, Resend, ResendPolicy, next_attempt
 from .rest import rest
 from .scope import Claim, Label, Scope, deliver_cancel, settle
-from .send import Rejected, join, measure, send
+from .send import Overtaken, Rejected, join, measure, send
 from .signal import Bound, Signal
 from .tool_call import ToolOutcome, run_tool
 
@@ -26,6 +26,7 @@ __all__ = [
     "Label",
     "Ledger",
     "LeftOver",
+    "Overtaken",
     "Patience",
     "PendingSend",
     "Place",

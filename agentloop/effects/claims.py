@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import BudgetError
-from ..exchange import Entry, Slot
+from ..exchange import Entry
 from ..messages import ToolFeedback
 from ..tools import ArgumentsRefused, Tool
+from ..wire.call_text import malformed_feedback
 from .approval import Hold, why_waits
 from .scope import Claim, Scope
 
@@ -23,6 +24,7 @@ __all__ = [
     "Choose",
     "Refusal",
     "admitted",
+    "beside",
     "busy_tool",
     "claim_next",
     "effect_id_of",
@@ -62,7 +64,7 @@ def claim_next(
     if position is None:
         return None
     try:
-        claim = admitted(scope, exchange, position, entry.slots[position])
+        claim = admitted(scope, exchange, position, entry)
     except Exception:  # noqa: BLE001  # it is admitted again when its turn comes, and that is where it is told
         return None
     if not isinstance(claim, Claim) or hindrance(scope, claim.tool) is not None:
@@ -74,22 +76,27 @@ def claim_next(
     return claim
 
 
-def admitted(scope: Scope, exchange: int, position: int, slot: Slot) -> Claim | Refusal | Hold:
+def admitted(scope: Scope, exchange: int, position: int, entry: Entry) -> Claim | Refusal | Hold:
     """The execution that a call asks for, or why there is none (R55-R57). Nothing is reserved yet.
 
     Raises:
         ApprovalFailed: whether the call waits for a host could not be asked.
     """
-    tool = scope.tools.get(slot.call.name)
+    slot = entry.slots[position]
+    call = slot.call
+    tool = scope.tools.get(call.name)
     if tool is None:
-        return Refusal("unknown_tool", scope.tools.unknown_tool_feedback(slot.call.name))
+        malformed = malformed_feedback(entry.reply, position)
+        if malformed is not None:
+            return Refusal("malformed_call", f"Nothing ran. {malformed}")
+        return Refusal("unknown_tool", scope.tools.unknown_tool_feedback(call.name))
     try:
-        arguments = tool.admit(slot.call.arguments.text)
+        arguments, converted = tool.admitted(call.arguments.text)
     except ArgumentsRefused as refused:
         return Refusal(refused.code, f"Nothing ran. {refused.feedback}")
     effect_id = effect_id_of(scope, exchange, position)
     kind = why_waits(scope, slot, tool, arguments, effect_id=effect_id)
-    return Claim(exchange, position, effect_id, tool, arguments) if kind is None else Hold(kind)
+    return Claim(exchange, position, effect_id, tool, arguments, converted) if kind is None else Hold(kind)
 
 
 def hindrance(scope: Scope, tool: Tool) -> Refusal | None:

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from ..errors import RunPaused
+from ..errors import RunPaused, UnsettledError
 from ..sinks import put_off
 from .approval import Hold, hold_call
 from .claims import Refusal, admitted, beside, hindrance, release, reserve
@@ -36,6 +36,7 @@ async def answer_calls(scope: Scope, exchange: int, positions: Sequence[int]) ->
         BudgetError: the ledger has not enough tool calls for all of them; none has begun, and none is reserved.
         ApprovalFailed: whether one of them waits could not be asked; likewise.
         ToolCrashed, PersistenceError, NotOwnerError: the first error that ends the run; notes tell of others.
+        RunPaused, UnsettledError: a call leaves the run without its end; the others have ended what they were at.
         asyncio.CancelledError: the run was cancelled. Slots are as `answer_call` leaves them.
     """
     crew = _Crew(scope, exchange, _reserved(scope, exchange, positions))
@@ -47,14 +48,14 @@ async def answer_calls(scope: Scope, exchange: int, positions: Sequence[int]) ->
 
 def _reserved(scope: Scope, exchange: int, positions: Sequence[int]) -> deque[tuple[int, Claim | Refusal | Hold]]:
     """What each call comes to, with every execution debited; nothing is awaited in between."""
-    slots = scope.turn.entries[exchange].slots
+    entry = scope.turn.entries[exchange]
     found: deque[tuple[int, Claim | Refusal | Hold]] = deque()
     try:
         for position in positions:
             if scope.claim is not None and scope.claim.position == position:
                 found.append((position, scope.claim))
                 continue
-            claim = admitted(scope, exchange, position, slots[position])
+            claim = admitted(scope, exchange, position, entry)
             if isinstance(claim, Claim):
                 refusal = hindrance(scope, claim.tool)
                 if refusal is None:
@@ -81,6 +82,7 @@ class _Crew:
     def __init__(self, scope: Scope, exchange: int, calls: deque[tuple[int, Claim | Refusal | Hold]]) -> None:
         self._scope, self._exchange, self._calls = scope, exchange, calls
         self._errors: list[Exception] = []
+        self._left: RunPaused | UnsettledError | None = None  # the run is left without its end
 
     def put_back(self) -> None:
         """Put back what was reserved for calls that nobody took."""
@@ -120,19 +122,25 @@ class _Crew:
             raise met
         if any(worker.cancelled() for worker in workers):
             raise asyncio.CancelledError
+        if self._left is not None:
+            raise self._left
 
     async def _take(self) -> None:
         """One worker: answer calls until there is none left, or none shall begin."""
-        scope = self._scope
-        while self._calls and not self._errors and not scope.paused() and not scope.out_of_time:
+        while self._calls and self._goes_on:
             position, call = self._calls.popleft()
             try:
                 await self._answer(position, call)
-            except RunPaused:
-                return  # the others end what they are at
+            except (RunPaused, UnsettledError) as left:  # the others end what they are at
+                self._left = self._left or left
             except Exception as error:
                 self._errors.append(error)
                 raise
+
+    @property
+    def _goes_on(self) -> bool:
+        scope = self._scope
+        return not (self._errors or self._left or scope.paused() or scope.out_of_time)
 
     async def _answer(self, position: int, call: Claim | Refusal | Hold) -> None:
         scope = self._scope
@@ -151,12 +159,7 @@ class _Crew:
             release(scope, claim.tool)
             await refuse(scope, self._exchange, claim.position, busy)
             return False
-        try:
-            held = await store_claim(scope, claim)
-        except asyncio.CancelledError:
-            release(scope, claim.tool)  # it was not stored: a cancel does not meet a write half way
-            raise
-        if held:
+        if await store_claim(scope, claim):  # a cancel was held back: nothing begins
             try:
                 await deliver_cancel()
             except asyncio.CancelledError:

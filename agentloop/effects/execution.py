@@ -24,6 +24,7 @@ from ..tools import Tool, ToolContext, cut_result
 from .approval import Hold, hold_call
 from .child import ChildWaits
 from .claims import Choose, Refusal, admitted, claim_next, hindrance, release, reserve
+from .kept import LONGEST_NOTE, answer_of
 from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, run_tool
 
@@ -45,7 +46,7 @@ _FRAME = len(b'"tool_call_id":,')
 
 _UNKNOWN = "Error: the run ended while this tool ran; whether its effect happened is unknown."
 
-_LEAST = len(msgspec.json.encode(cut_result(ToolResult.error("x" * 1024), 1))) + 16
+_LEAST = len(msgspec.json.encode(cut_result(ToolResult.error("x" * 1024), 1, note=LONGEST_NOTE))) + 16
 """The shortest result that text can be cut to, with room for the digits of its full size."""
 
 
@@ -84,8 +85,9 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
 
 async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | None) -> Claim | None:
     """Claim a call's execution by itself; or refuse the call, or let it wait, and return None."""
-    slot = scope.turn.entries[exchange].slots[position]
-    claim = admitted(scope, exchange, position, slot)
+    entry = scope.turn.entries[exchange]
+    slot = entry.slots[position]
+    claim = admitted(scope, exchange, position, entry)
     if isinstance(claim, Hold):
         await hold_call(scope, exchange, position, claim)
         return None
@@ -110,7 +112,14 @@ async def store_claim(scope: Scope, claim: Claim) -> bool:
 
 
 def _start(book: Book, scope: Scope, claim: Claim) -> Sequence[Fact]:
-    return book.start_slot(scope.turn, claim.exchange, claim.position, effect_id=claim.effect_id, at_ms=scope.now_ms())
+    return book.start_slot(
+        scope.turn,
+        claim.exchange,
+        claim.position,
+        effect_id=claim.effect_id,
+        at_ms=scope.now_ms(),
+        converted=claim.converted,
+    )
 
 
 async def give_back(scope: Scope, claim: Claim | None = None) -> None:
@@ -237,7 +246,7 @@ async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) 
         RunPaused: it ran out of time in a run that is paused; whoever resumes that goes on with it.
         Otherwise as `answer_call`.
     """
-    exchange, position, effect_id, tool, arguments = claim
+    exchange, position, effect_id, tool, arguments, converted = claim
     slot = scope.turn.entries[exchange].slots[position]
     began = scope.clock()
     if scope.claim is claim:
@@ -254,15 +263,17 @@ async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) 
         except BudgetError:
             return False
         receipt = scope.receipt(effect_id)
-        held = await scope.commit(lambda book: book.repeat_slot(receipt, exchange, position, at_ms=scope.now_ms()))
+        held = await scope.commit(
+            lambda book: book.repeat_slot(receipt, exchange, position, at_ms=scope.now_ms(), converted=converted)
+        )
         _tell_ended(scope, exchange, position, "unknown", "timeout", "error", "", began)
         began = scope.clock()
-        _tell_started(scope, exchange, position)
+        _tell_started(scope, exchange, position, converted)
         if held:
             await deliver_cancel()
         return True
 
-    _tell_started(scope, exchange, position)
+    _tell_started(scope, exchange, position, converted)
     try:
         outcome = await run_tool(
             tool,
@@ -324,8 +335,8 @@ def _verdict(outcome: ToolOutcome) -> tuple[SlotState, str, ToolResult]:
     if outcome.kind == "crashed":
         text = "Error: the tool stopped with an unexpected error; whether its effect happened is unknown."
         return "unknown", "error", ToolResult.error(text)
-    assert outcome.result is not None, "every outcome but a crash has a result"
-    return outcome.kind, "success" if outcome.result.status == "ok" else "error", outcome.result
+    assert outcome.full is not None, "every outcome but a crash has a result"
+    return outcome.kind, "success" if outcome.full.status == "ok" else "error", outcome.full
 
 
 async def _received(
@@ -341,22 +352,20 @@ async def _received(
 ) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     effect_id = slot.effect_id or ""
-    feedback = fit(scope, slot, result)
-    receipt = scope.receipt(effect_id)
-    await _answer(
-        scope,
-        lambda book: book.receive(
+    answer = answer_of(scope, slot, result, room_for(scope, slot, scope.tools.get(slot.call.name)))
+    feedback, receipt = answer.feedback, scope.receipt(effect_id)
+
+    def receive(book: Book) -> Sequence[Fact]:
+        return book.receive(
             receipt, exchange, position, state=state, feedback=feedback, at_ms=scope.now_ms(), code=code
-        ),
-        exchange,
-        position,
-        feedback,
-        choose,
-    )
-    _tell_ended(scope, exchange, position, state, code, status, feedback.text, began)
+        )
+
+    step = answer.stored_by(receive, scope, exchange, position)
+    await _answer(scope, step, exchange, position, feedback, choose)
+    _tell_ended(scope, exchange, position, state, code, status, feedback.text, began, answer.kept)
 
 
-def _tell_started(scope: Scope, exchange: int, position: int) -> None:
+def _tell_started(scope: Scope, exchange: int, position: int, converted: tuple[str, ...]) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     scope.emitter.process(
         ToolStarted,
@@ -367,6 +376,7 @@ def _tell_started(scope: Scope, exchange: int, position: int) -> None:
         position=position,
         arguments=slot.call.arguments.text,
         attempt=slot.attempt,
+        converted=converted,
     )
 
 
@@ -379,6 +389,7 @@ def _tell_ended(
     status: str,
     output: str,
     began: float,
+    kept: bool | None = None,
 ) -> None:
     slot = scope.turn.entries[exchange].slots[position]
     scope.emitter.process(
@@ -393,6 +404,7 @@ def _tell_ended(
         code=code,
         output=output,
         output_bytes=len(output.encode()),
+        kept=kept,
         duration_ms=int((scope.clock() - began) * 1000),
     )
 

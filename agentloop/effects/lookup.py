@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import InputError, ToolResultError, UnsettledError
-from ..exchange import SlotState
+from ..exchange import Book, Fact, SlotState
 from ..messages import ToolResult
-from ..tools import NOT_DONE, NotDone, cut_result
+from ..tools import NOT_DONE, NotDone
 from .claims import busy_tool
-from .execution import context_of, fit, room_for
+from .execution import context_of, room_for
+from .kept import answer_of
 from .pool import Execution, NoThreadError, OutOfTimeError
 from .scope import Scope, deliver_cancel
 from .tool_call import encoded, run_once
@@ -75,7 +76,7 @@ async def _ask(scope: Scope, exchange: int, position: int) -> ToolResult | NotDo
         rule = "expected of its lookup what became of the call, or NOT_DONE, got None"
         return ToolResultError(tool.name, f"{rule}; a tool that returned None is ToolResult.ok('null')")
     try:
-        return cut_result(encoded(tool, value), room_for(scope, slot, tool))
+        return encoded(tool, value)
     except Exception as fault:  # noqa: BLE001  # of the value's own class, whatever it is
         return fault
 
@@ -89,19 +90,21 @@ async def _store(scope: Scope, exchange: int, position: int, found: ToolResult |
             lambda book: book.allow_rerun(scope.turn, exchange, position, at_ms=now, author=author)
         )
     state: SlotState = "done" if found.status == "ok" else "failed"
-    feedback = fit(scope, slot, found)
-    return await scope.commit(
-        lambda book: book.settle_slot(
+    answer = answer_of(scope, slot, found, room_for(scope, slot, scope.tools.get(slot.call.name)))
+
+    def settle(book: Book) -> Sequence[Fact]:
+        return book.settle_slot(
             scope.turn,
             exchange,
             position,
             state=state,
-            feedback=feedback,
+            feedback=answer.feedback,
             at_ms=now,
             author=author,
             max_bytes=scope.limits.feedback_bytes,
         )
-    )
+
+    return await scope.commit(answer.stored_by(settle, scope, exchange, position))
 
 
 def _cause(errors: list[BaseException]) -> BaseException | None:

@@ -27,13 +27,18 @@ T = TypeVar("T")
 
 
 class Claim(NamedTuple):
-    """One execution of a tool, reserved in the ledger, with the arguments that the tool admitted."""
+    """One execution of a tool, reserved in the ledger, with the arguments that the tool admitted.
+
+    Attributes:
+        converted: what of the arguments was converted, see `ToolPolicy`.
+    """
 
     exchange: int
     position: int
     effect_id: str
     tool: Tool
     arguments: dict[str, Any]
+    converted: tuple[str, ...] = ()
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):

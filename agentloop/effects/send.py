@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
 from ..errors import AgentLoopError, HTTPStatusError, LimitExceeded, ModelPending, StreamRefused
 from ..events import ModelParsed, ModelStart, ReasoningPreview, RequestRejected, TextPreview
-from ..exchange import Entry, RequestRef, RunOutcome
+from ..exchange import Book, Entry, Fact, RequestRef, RunOutcome
 from ..limits import SAFE_INTEGER
 from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
@@ -24,7 +24,7 @@ from .detached import Patience, PendingSend, Preview, Sends
 from .reasons import code_of
 from .scope import Scope, deliver_cancel, settle
 
-__all__ = ["Rejected", "join", "measure", "send"]
+__all__ = ["Overtaken", "Rejected", "join", "measure", "send"]
 
 _WIRE_SLACK = 128 * 1024
 """A request is no longer on the wire than twice its canonical size and this; only one that may be near its
@@ -42,6 +42,10 @@ class Rejected(Exception):
         self.error = error
 
 
+class Overtaken(Exception):
+    """The run was asked to stop just before its request was claimed: nothing was sent."""
+
+
 async def send(
     scope: Scope, choose: Choose | None = None, *, collecting: Collecting | None = None, began: float | None = None
 ) -> ModelReply:
@@ -57,6 +61,7 @@ async def send(
     Raises:
         Rejected: a budget or a size limit refused it before anything left, or the reply is over
             the run's ``reply_bytes``.
+        Overtaken: a stop came first; nothing was sent or charged.
         StreamRefused, ProviderError: the attempt failed; its previews are retracted.
         PersistenceError: the store stopped.
         OutputRefused: ``collecting`` refused the answer. LimitExceeded: it is longer than that takes.
@@ -66,15 +71,16 @@ async def send(
         Exception: what a sink raised.
     """
     began = scope.clock() if began is None else began
-    ref = scope.store.book.reference(scope.turn)
+    ref, room = scope.store.book.reference(scope.turn), scope.limits.reply_bytes if collecting is None else 0
     try:
-        request = _preflight(scope, ref, room=scope.limits.reply_bytes if collecting is None else 0)
-        scope.ledger.debit("model_calls")
+        scope.ledger.check("model_calls")
+        scope.ledger.check("tokens")
+        request = _preflight(scope, ref, room=room)
+        attempt = _Attempt(scope, scope.new_id(), began, choose=choose, collecting=collecting)
+        request, held = await attempt.claim(ref, request, room=room)
     except LimitExceeded as error:
         _tell_rejected(scope, error)
         raise Rejected(error) from None
-    attempt = _Attempt(scope, scope.new_id(), began, choose=choose, collecting=collecting)
-    held = await attempt.claim(ref)
     async with attempt:
         await attempt.tell_start()
         if held:
@@ -148,8 +154,6 @@ def _preflight(scope: Scope, ref: RequestRef, *, room: int) -> ModelRequest:
     ``room`` is what the next request of the run is longer by at most; 0 where there is none.
     """
     limits, turn = scope.limits, scope.turn
-    scope.ledger.check("model_calls")
-    scope.ledger.check("tokens")
     collection = turn.size - turn.origin_size
     if collection > limits.collection_bytes:
         raise LimitExceeded("collection_bytes", limits.collection_bytes, collection)
@@ -166,7 +170,8 @@ def _preflight(scope: Scope, ref: RequestRef, *, room: int) -> ModelRequest:
 def measure(scope: Scope) -> None:
     """Set ``scope.sent_bytes`` to what the newest request was, which this scope may not have sent."""
     turn = scope.turn
-    request = scope.store.book.request(scope.store.book.reference(turn), max_bytes=sys.maxsize)
+    assert turn.sent is not None, "asked while calls of a reply are answered"
+    request = scope.store.book.request(turn.sent.request, max_bytes=sys.maxsize)
     answering = sum(entry.size for entry in turn.entries[len(turn.exchanges) :])
     _measured(scope, request, turn.request_size - answering, scope.limits.reply_bytes)
 
@@ -252,13 +257,32 @@ class _Attempt:
             if limit is not None:
                 raise Rejected(limit) from error
 
-    async def claim(self, ref: RequestRef) -> bool:
-        """Store that the request is about to leave; say whether a cancel was held back meanwhile."""
-        scope = self._scope
+    async def claim(self, ref: RequestRef, request: ModelRequest, *, room: int) -> tuple[ModelRequest, bool]:
+        """Reserve the call and store that the request is about to leave; say whether a cancel was held back meanwhile.
+
+        What a user said since it was made is in it: the request that is returned is the one to send.
+
+        Raises:
+            LimitExceeded: with that it is over a limit, or another user of the ledger was quicker.
+            Overtaken: a stop came first. Nothing was charged.
+        """
+        scope, turn = self._scope, self._scope.turn
         model, now = scope.provider.model, scope.now_ms()
-        held = await scope.commit(lambda book: book.begin_send(ref, attempt_id=self.attempt_id, model=model, at_ms=now))
-        self.call = scope.label.before + scope.turn.model_calls
-        return held
+
+        def step(book: Book) -> Sequence[Fact]:
+            nonlocal ref, request
+            if turn.stopping and not turn.refused:
+                raise Overtaken
+            newest = book.reference(turn)
+            if newest != ref:
+                ref, request = newest, _preflight(scope, newest, room=room)
+            facts = book.begin_send(ref, attempt_id=self.attempt_id, model=model, at_ms=now)
+            scope.ledger.debit("model_calls")  # last, so that a step that is refused or asked again takes nothing
+            return facts
+
+        held = await scope.commit(step)
+        self.call = scope.label.before + turn.model_calls
+        return request, held
 
     async def carry(self, request: ModelRequest, deliver: Callable[[Preview], Awaitable[None]]) -> ModelReply:
         """Send the request, hand on what may be shown, and store the checked reply."""
@@ -332,9 +356,12 @@ class _Attempt:
             if pending is not None:
                 pending.claims = claim is not None
         start = None if claim is None else (claim.position, claim.effect_id)
+        converted = () if claim is None else claim.converted
         close = None if self._collecting is None else _end_of(reply, fault)
         await scope.commit(
-            lambda book: book.intake(receipt, reply, at_ms=now, reserve=reserve, start=start, close=close)
+            lambda book: book.intake(
+                receipt, reply, at_ms=now, reserve=reserve, start=start, converted=converted, close=close
+            )
         )
         self.ended, scope.claim = True, claim
 

@@ -39,7 +39,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         kind: see the module's docstring.
-        result: what the model shall read; None when it crashed.
+        result: what the model shall read; None when it crashed. full: as much, before it was cut.
         code: ``tool_failed``, ``tool_error`` (declared), ``error_result``, ``refined``, ``timeout``,
             ``no_thread``, ``tool_crashed`` or ``invalid_tool_result``; None when it is done.
         error: the exception behind a failure or a crash.
@@ -49,6 +49,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     kind: Literal["done", "failed", "unknown", "crashed"]
     result: ToolResult | None
+    full: ToolResult | None = None
     code: str | None = None
     error: BaseException | None = None
     duration: float = 0.0
@@ -124,6 +125,7 @@ async def execute(
     return msgspec.structs.replace(
         outcome,
         result=None if result is None else cut_result(result, max_output_bytes),
+        full=result,
         duration=clock() - began,
     )
 

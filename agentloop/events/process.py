@@ -14,6 +14,9 @@ Before that, observers alone are told of the calls that made summaries for the r
 agent): their events have the run's id, and a span of their own below it.
 `RequestRejected` reports a model call that a budget or a size limit refused before it was admitted: it
 has no ModelStart and no ModelEnd (R321).
+`RunSteered` and `RunStopping` may come anywhere between `RunStarted` and `RunEnded`, also in the middle of a
+model call or of a tool: a host's word is told when it is stored, whatever the run is at. Where a run goes on in
+no process, or in another one, nobody here is told.
 `ResendScheduled` comes only where a host asked for it (`ResendPolicy`), after the `ModelEnd` of an
 attempt that was refused; what ends the run while it waits leaves it without another model call. In
 a run that was taken up it may come first.
@@ -32,6 +35,8 @@ __all__ = [
     "ResendScheduled",
     "RunEnded",
     "RunStarted",
+    "RunSteered",
+    "RunStopping",
     "ToolEnded",
     "ToolProgress",
     "ToolSkipped",
@@ -48,6 +53,32 @@ class RunStarted(Event, frozen=True):
     conversation: str | None
     origin_id: str
     catalogue_digest: str
+
+
+class RunSteered(Event, frozen=True):
+    """A user said more to the run, and it is stored; the run's next request that repeats no refused one has it.
+
+    Attributes:
+        author: who said it; None where nobody was named.
+        text_chars: characters of its text. images: how many came with it.
+    """
+
+    type: ClassVar[str] = "run.steered"
+
+    author: str | None
+    text_chars: int
+    images: int
+
+
+class RunStopping(Event, frozen=True):
+    """The run was asked to end after the exchange under way, and that is stored.
+
+    ``author`` is who asked; None where nobody was named.
+    """
+
+    type: ClassVar[str] = "run.stopping"
+
+    author: str | None
 
 
 class RequestRejected(Event, frozen=True):
@@ -84,6 +115,8 @@ class ToolStarted(Event, frozen=True):
     Attributes:
         arguments: the raw argument text as the model sent it (exact also for big integers).
         attempt: 1, or more for a repeated run: of an idempotent tool, or one that was allowed.
+        converted: which arguments the tool is given in another JSON type (`ToolPolicy.coerce`), as
+            ``$.count: string to integer``; up to 16 lines.
     """
 
     type: ClassVar[str] = "tool.started"
@@ -94,6 +127,7 @@ class ToolStarted(Event, frozen=True):
     position: int
     arguments: str
     attempt: int = 1
+    converted: tuple[str, ...] = ()
 
 
 class ToolProgress(Event, frozen=True):
@@ -115,6 +149,8 @@ class ToolEnded(Event, frozen=True):
         slot: the slot's state: ``done``, ``failed`` or ``unknown``.
         code: why, when the status is not ``success``.
         output: what the model reads, cut as it is. output_bytes: its size.
+        kept: whether the full text of an output that was cut is kept (`Runtime.output`); None where it
+            was not cut.
     """
 
     type: ClassVar[str] = "tool.ended"
@@ -128,6 +164,7 @@ class ToolEnded(Event, frozen=True):
     code: str | None = None
     output: str = ""
     output_bytes: int = 0
+    kept: bool | None = None
     duration_ms: int = 0
 
 
@@ -169,6 +206,15 @@ class RunEnded(Event, frozen=True):
 
 
 ProcessEvent = (
-    RunStarted | RequestRejected | ResendScheduled | ToolStarted | ToolProgress | ToolEnded | ToolSkipped | RunEnded
+    RunStarted
+    | RunSteered
+    | RunStopping
+    | RequestRejected
+    | ResendScheduled
+    | ToolStarted
+    | ToolProgress
+    | ToolEnded
+    | ToolSkipped
+    | RunEnded
 )
 """What a run's reader and its observers get besides the output events."""

@@ -19,6 +19,7 @@ from .facts import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RerunAllowed,
@@ -28,6 +29,8 @@ from .facts import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    Steered,
+    StopAsked,
 )
 from .history import History
 from .receipts import Receipt, ReceiptMint
@@ -35,11 +38,13 @@ from .restore import restore
 from .room import BookLimits
 from .slots import CLOSING, NEXT, SlotState, move
 from .state import State
+from .steering import BY_REPLY
 from .tombstone import branch, tombstone
 from .turn import Conversation, Entry, Slot, Turn
 from .waiting import WaitKind, call_digest, is_suspended, waiting_calls
 
 __all__ = [
+    "BY_REPLY",
     "Book",
     "BookLimits",
     "CLOSING",
@@ -57,6 +62,7 @@ __all__ = [
     "ModelPoint",
     "NEXT",
     "OriginOpened",
+    "OutputKept",
     "PreparedPoint",
     "Receipt",
     "ReceiptMint",
@@ -73,6 +79,8 @@ __all__ = [
     "SlotMoved",
     "SlotState",
     "State",
+    "Steered",
+    "StopAsked",
     "ToolClaim",
     "ToolsPoint",
     "Turn",

@@ -17,6 +17,7 @@ from .facts import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RunClosed,
@@ -28,6 +29,7 @@ from .facts import (
 from .receipts import Receipt, ReceiptMint
 from .room import BookLimits
 from .slots import SlotState, move
+from .steering import BY_REPLY, Steering
 from .turn import Turn
 from .waiting import Waiting, waiting_calls
 
@@ -40,7 +42,7 @@ _UNRUN = frozenset({("open", "failed"), ("open", "skipped"), ("waiting", "skippe
 """Steps of a call that is answered and never ran."""
 
 
-class Book(Waiting):
+class Book(Steering, Waiting):
     """The steps, checked against the state.
 
     One task at a time may call it; between a step and its `install` no other step may run on the
@@ -123,9 +125,10 @@ class Book(Waiting):
 
         Raises:
             ConflictError: the run is closed, a send of it has not ended, the attempt id was used
-                before, or ``ref`` is an older prefix: reading that one is no permission to send it (R79).
+                before, or ``ref`` is an older prefix, or one without a steer that waits: reading that one is no
+                permission to send it (R79). Or the run was asked to stop, and repeats no refused request.
             HistoryError: ``missing_tool_result``: a call of the newest reply has no feedback (R13).
-            InputError: the last exchange asks for nothing.
+            InputError: the last exchange asks for nothing, and no steer follows it.
         """
         turn = self.closed(ref)
         self._running(turn)
@@ -141,7 +144,14 @@ class Book(Waiting):
             raise HistoryError(
                 "missing_tool_result", f"$.exchanges[{ref.exchanges}]", "expected the feedback of every call"
             )
-        self._check_continues(turn.exchanges)
+        if ref.digest != turn.next_digest:
+            raise ConflictError(
+                f"origin {ref.origin_id!r}", "expected all steers that were stored, got an older request"
+            )
+        if turn.stopping and not turn.refused:
+            raise ConflictError(f"run {turn.run_id!r}", "expected a run that was not asked to stop")
+        if not turn.steered:
+            self._check_continues(turn.exchanges)
         started = SendStarted(
             run_id=turn.run_id,
             attempt_id=attempt_id,
@@ -160,6 +170,7 @@ class Book(Waiting):
         at_ms: int,
         reserve: int = 0,
         start: tuple[int, str] | None = None,
+        converted: tuple[str, ...] = (),
         close: tuple[RunOutcome, str | None] | None = None,
     ) -> tuple[Fact, ...]:
         """Take in a checked reply, for the attempt that asked for it (R80), and claim one of its calls with it.
@@ -169,7 +180,8 @@ class Book(Waiting):
         Args:
             reserve: bytes there must be room for to answer each of its calls. An answer itself is
                 never refused for want of room: it tells what has happened.
-            start: position and effect id of the execution that comes next, as for `start_slot`.
+            start: position and effect id of the execution that comes next, and ``converted``: as for
+                `start_slot`.
             close: outcome and reason, where the reply is all that its run was for. Its calls are not
                 asked to be run by anybody, and stay open.
 
@@ -222,6 +234,7 @@ class Book(Waiting):
             state="started",
             effect_id=effect_id,
             attempt=1,
+            converted=converted,
             at_ms=at_ms,
         )
         return (ended, taken, claimed)
@@ -263,11 +276,21 @@ class Book(Waiting):
         )
         return (ended,)
 
-    def start_slot(self, turn: Turn, exchange: int, position: int, *, effect_id: str, at_ms: int) -> tuple[Fact, ...]:
+    def start_slot(
+        self,
+        turn: Turn,
+        exchange: int,
+        position: int,
+        *,
+        effect_id: str,
+        at_ms: int,
+        converted: tuple[str, ...] = (),
+    ) -> tuple[Fact, ...]:
         """Claim one execution of a tool, before its first instruction.
 
         Args:
             effect_id: identity of the execution, of this slot alone; the same when it is repeated.
+            converted: what of its arguments was converted, for the record.
 
         Raises:
             ConflictError: the run is closed, the slot holds feedback or may not start, or the id is
@@ -281,7 +304,7 @@ class Book(Waiting):
             raise ConflictError(where, "expected a slot without feedback")
         if slot.effect_id != effect_id and (slot.effect_id is not None or effect_id in turn.claims):
             raise ConflictError(where, "expected the id of this slot's execution, got another's")
-        return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id),)
+        return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id, converted=converted),)
 
     def give_back(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
         """Give back the claim of an execution that has not begun: its call is open again, as it was before.
@@ -304,10 +327,15 @@ class Book(Waiting):
             )
         return (self._moved(turn, exchange, position, move(slot.state, "open", where=where), at_ms=at_ms),)
 
-    def repeat_slot(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
+    def repeat_slot(
+        self, receipt: Receipt, exchange: int, position: int, *, at_ms: int, converted: tuple[str, ...] = ()
+    ) -> tuple[Fact, ...]:
         """Claim an execution once more after it ran out of time, with the same id.
 
         What became of the one before is unknown, and stays so as a fact of its own.
+
+        Args:
+            converted: as for `start_slot`.
 
         Raises:
             ConflictError: the run is closed, another execution owns the slot, or it is not under way.
@@ -322,7 +350,7 @@ class Book(Waiting):
             raise ConflictError(where, f"expected an execution that is started, got one that is {slot.state}")
         return (
             self._moved(turn, exchange, position, "unknown", at_ms=at_ms, code="timeout"),
-            self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=slot.effect_id),
+            self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=slot.effect_id, converted=converted),
         )
 
     def receive(
@@ -359,6 +387,30 @@ class Book(Waiting):
         self._check_feedback(exchange, slot, feedback)
         return (self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code),)
 
+    def keep_output(self, turn: Turn, exchange: int, position: int, *, text: str, at_ms: int) -> tuple[Fact, ...]:
+        """Keep the full text of an output, in the batch of the answer that has its beginning, and after that.
+
+        There is no check for room: who cuts the answer asks for it before (`State.has_room_for_output`), as
+        the answer says whether the text is kept. Keeping it again adds nothing.
+
+        Raises:
+            ConflictError: the run is closed.
+        """
+        slot = self._slot(turn, exchange, position)
+        if slot.kept is not None:
+            return ()
+        self._running(turn)
+        kept = OutputKept(
+            run_id=turn.run_id,
+            origin_id=turn.opened.origin_id,
+            exchange=exchange,
+            position=position,
+            text=text,
+            size=len(text.encode()),
+            at_ms=at_ms,
+        )
+        return (kept,)
+
     def complete(
         self,
         turn: Turn,
@@ -392,7 +444,8 @@ class Book(Waiting):
         """End a run. Closing it again the same way adds nothing.
 
         Raises:
-            ConflictError: it ended otherwise, a send is under way, or a slot has no feedback.
+            ConflictError: it ended otherwise, a send is under way, or a slot has no feedback; or a reply would
+                be its end, which a user has said more after (`Turn.steered`).
         """
         if turn.closed is not None:
             if (turn.closed.outcome, turn.closed.reason) == (outcome, reason):
@@ -400,6 +453,8 @@ class Book(Waiting):
             raise ConflictError(f"run {turn.run_id!r}", f"expected a running run, got one that {turn.closed.outcome}")
         if turn.sends or len(turn.exchanges) != len(turn.entries):
             raise ConflictError(f"run {turn.run_id!r}", "expected every send ended and every slot answered")
+        if outcome in BY_REPLY and turn.steered and not turn.stopping:
+            raise ConflictError(f"run {turn.run_id!r}", "expected its steers to be asked with before a reply ends it")
         return (RunClosed(run_id=turn.run_id, outcome=outcome, reason=reason, at_ms=at_ms),)
 
     # -- private

@@ -3,14 +3,16 @@
 A run appends, in this order: one `OriginOpened`; for each model call one `SendStarted`, one
 `SendEnded` and, when it was replied, one `ReplyTaken` in the same batch; for each call of the
 reply its `SlotMoved` steps, of which the claim mostly shares a batch with what came just before it:
-the reply, or the answer of another call; at last one `RunClosed`. Two facts stand alone: `ConversationBranched`
+the reply, or the answer of another call; an `OutputKept` in the batch of an answer that was cut; at last one
+`RunClosed`. `Steered` and `StopAsked` may come anywhere between, but not between an attempt's end and its
+reply. Two facts stand alone: `ConversationBranched`
 begins a conversation at an exchange of another, and `RunRedacted` takes the place of all facts of
 a run whose texts were removed.
 
 This is the form of version 2. Records of version 1 told no end of an effect: read from one, ``at_ms``
 of `SendEnded`, `SlotMoved` and `RerunAllowed` is None, and nothing else writes None there; nor did they
 tell ``status``, ``retry_after``, ``stream_refused`` and ``previewed`` of `SendEnded`. Early ones of version 2
-did not tell the last two either.
+did not tell the last two either, nor ``converted`` of `SlotMoved`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ..messages import (
     ModelReply,
     ToolFeedback,
     Usage,
+    UserMessage,
 )
 from .cut import ContextCut
 from .slots import SlotState
@@ -36,6 +39,7 @@ __all__ = [
     "ExchangeRef",
     "Fact",
     "OriginOpened",
+    "OutputKept",
     "ReplyTaken",
     "RequestRef",
     "RerunAllowed",
@@ -45,6 +49,8 @@ __all__ = [
     "SendEnded",
     "SendStarted",
     "SlotMoved",
+    "Steered",
+    "StopAsked",
 ]
 
 RunOutcome = Literal["completed", "refused", "incomplete", "limit_reached", "failed", "cancelled"]
@@ -201,6 +207,9 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
         code: why, when not ``done``; of a call that waits what for, and of a decision about it which.
         author: who settled an unknown outcome: a host's word, or ``recovery:<tool>`` for a lookup; or the
             host that decided about a call that waited. None where it is reported.
+        converted: of a claim, which arguments are given to the tool in another JSON type than the model
+            wrote (`ToolPolicy.coerce`), as ``$.count: string to integer``; up to 16 lines of up to 200
+            characters. The call itself keeps the text as it was written.
     """
 
     origin_id: str
@@ -213,6 +222,24 @@ class SlotMoved(_Fact, frozen=True, tag="slot_moved"):
     feedback: ToolFeedback | None = None
     code: str | None = None
     author: str | None = None
+    converted: tuple[str, ...] = ()
+
+
+class OutputKept(_Fact, frozen=True, tag="output_kept"):
+    """The full text of an output of which the call's feedback holds the beginning; stored with that.
+
+    No digest covers it, for no model read it.
+
+    Attributes:
+        text: all of it. size: its UTF-8 bytes, as the feedback says.
+    """
+
+    origin_id: str
+    exchange: int
+    position: int
+    text: str
+    size: int
+    at_ms: int
 
 
 class RerunAllowed(_Fact, frozen=True, tag="rerun_allowed"):
@@ -223,6 +250,27 @@ class RerunAllowed(_Fact, frozen=True, tag="rerun_allowed"):
     position: int
     author: str
     at_ms: int | None
+
+
+class Steered(_Fact, frozen=True, tag="steered"):
+    """A user said more while the run went on; `steers` has where it stands.
+
+    ``author`` is who said it, None where nobody was named.
+    """
+
+    message: UserMessage
+    at_ms: int
+    author: str | None = None
+
+
+class StopAsked(_Fact, frozen=True, tag="stop_asked"):
+    """The run shall end after the exchange under way; no other model call begins.
+
+    ``author`` is who asked for it, None where nobody was named.
+    """
+
+    at_ms: int
+    author: str | None = None
 
 
 class RunClosed(_Fact, frozen=True, tag="run_closed"):
@@ -296,7 +344,10 @@ Fact = (
     | SendEnded
     | ReplyTaken
     | SlotMoved
+    | OutputKept
     | RerunAllowed
+    | Steered
+    | StopAsked
     | RunClosed
     | ConversationBranched
     | RunRedacted

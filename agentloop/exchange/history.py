@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..errors import ConflictError, InputError
-from ..messages import Message, ModelExchange, SystemMessage
+from ..messages import Message, ModelExchange, SystemMessage, UserMessage
 from .cut import ContextCut, TurnSummary, summary_message
 from .encoding import sorted_bytes
 
@@ -57,17 +57,18 @@ class History:
     def following(
         self,
         origin_id: str | None,
-        exchanges: Sequence[ModelExchange],
-        exchanges_size: int,
+        said: Sequence[Message],
+        said_size: int,
         messages: tuple[Message, ...],
         sizes: Sequence[int],
     ) -> History:
-        """The history of the turn that says ``messages`` after these messages and ``exchanges``.
+        """The history of the turn that says ``messages`` after these messages and ``said``.
 
         Args:
-            origin_id: of the turn that these messages end with and ``exchanges`` belong to; None where
+            origin_id: of the turn that these messages end with and ``said`` belongs to; None where
                 neither is there, as at the beginning of a branch.
-            exchanges_size: bytes of ``exchanges``. sizes: bytes of each of ``messages``.
+            said: exchanges of that turn, and what its user said between them. said_size: bytes of that.
+            sizes: bytes of each of ``messages``.
         """
         own = _leading(messages)
         first = self._instructions
@@ -76,17 +77,17 @@ class History:
         after._instructions_size = sum(sizes[:own]) if own else self._instructions_size
         after._said, after._said_length, after._said_size = self._said, self._said_length, self._said_size
         if origin_id is not None:
-            newest = self._newest(origin_id, exchanges, exchanges_size)
+            newest = self._newest(origin_id, said, said_size)
             after._said += (newest,)
             after._said_length += newest.length
             after._said_size += newest.size
         after.messages = (
             *(messages[:own] or self.messages[:first]),
             *self.messages[first:],
-            *exchanges,
+            *said,
             *messages[own:],
         )
-        spoken = self.size - self._instructions_size + exchanges_size + sum(sizes[own:])
+        spoken = self.size - self._instructions_size + said_size + sum(sizes[own:])
         after.size = after._instructions_size + spoken
         return after
 
@@ -103,6 +104,19 @@ class History:
         for said in self._said:
             found.append((said.origin_id, at, at + said.length))
             at += said.length
+        return tuple(found)
+
+    @property
+    def steers(self) -> tuple[int, ...]:
+        """Places of user messages that go on with an earlier turn, after an exchange of it."""
+        found = []
+        for _, start, end in self.turns:
+            answered = False
+            for at in range(start, end):
+                kind = type(self.messages[at])
+                if kind is UserMessage and answered:
+                    found.append(at)
+                answered = answered or kind is ModelExchange
         return tuple(found)
 
     def origins(self, start: int, end: int) -> tuple[str, ...]:
@@ -146,11 +160,11 @@ class History:
 
     # -- private
 
-    def _newest(self, origin_id: str, exchanges: Sequence[ModelExchange], exchanges_size: int) -> _Said:
-        """What the newest turn said: its own messages but its instructions, and ``exchanges``."""
+    def _newest(self, origin_id: str, said: Sequence[Message], said_size: int) -> _Said:
+        """What the newest turn said: its own messages but its instructions, and what came after."""
         length = len(self.messages) - self._instructions - self._said_length
         size = self.size - self._instructions_size - self._said_size
-        return _Said(origin_id, length + len(exchanges), size + exchanges_size)
+        return _Said(origin_id, length + len(said), size + said_size)
 
     def _standing(self, cut: ContextCut) -> dict[str, TurnSummary | None]:
         """Each turn that is not asked with, and the summary that stands for it."""

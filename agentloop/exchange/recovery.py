@@ -210,6 +210,7 @@ class Recovery(State):
         feedback: ToolFeedback | None = None,
         code: str | None = None,
         author: str | None = None,
+        converted: tuple[str, ...] = (),
     ) -> SlotMoved:
         """One step of a slot, of the execution it has; ``claim`` is the id of one more."""
         slot = turn.entries[exchange].slots[position]
@@ -224,6 +225,7 @@ class Recovery(State):
             feedback=feedback,
             code=code,
             author=author,
+            converted=converted,
             at_ms=at_ms,
         )
 

@@ -19,6 +19,7 @@ from .facts import (
     ConversationBranched,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RerunAllowed,
     RunClosed,
@@ -26,9 +27,12 @@ from .facts import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    Steered,
+    StopAsked,
 )
 from .slots import CLOSING, move
 from .state import State
+from .steering import BY_REPLY
 from .tombstone import branch
 from .turn import Slot, Turn
 from .waiting import OUTCOMES
@@ -84,6 +88,8 @@ def _fault(state: State, fact: Fact) -> str:
         return _reply_fault(turn, fact)
     if type(fact) is SlotMoved:
         return _slot_fault(turn, fact)
+    if type(fact) is OutputKept:
+        return _output_fault(turn, fact)
     if type(fact) is RerunAllowed:
         slot = _slot(turn, fact)
         unknown = slot is not None and slot.state == "unknown" and slot.feedback is None
@@ -91,7 +97,11 @@ def _fault(state: State, fact: Fact) -> str:
     if type(fact) is RunClosed:
         answered = turn.opened.call is not None or len(turn.exchanges) == len(turn.entries)
         ended = not turn.sends and answered  # nobody runs what a model call of its own proposes
+        if ended and fact.outcome in BY_REPLY and turn.steered and not turn.stopping:
+            return "expected its steers to be asked with before a reply ends it"
         return "" if ended else "expected every send ended and every call answered"
+    if type(fact) is Steered or type(fact) is StopAsked:
+        return _aside_fault(turn, fact)
     assert_never(fact)  # type: ignore[arg-type]  # mypy does not narrow unions by type()
 
 
@@ -134,9 +144,21 @@ def _send_fault(state: State, turn: Turn, fact: SendStarted) -> str:
         return "expected no other send under way, and every call answered"
     if fact.request != state.reference(turn):
         return "expected the request of all exchanges so far"
-    if turn.exchanges and not turn.exchanges[-1].feedback:
+    if turn.exchanges and not turn.exchanges[-1].feedback and not turn.steered:
         return "expected nothing to be asked after a final reply"
+    if turn.stopping and not turn.refused:
+        return "expected nothing to be asked of a run that was asked to stop"
     return "" if fact.call_sequence == turn.model_calls + 1 else "expected the next number of a model call"
+
+
+def _aside_fault(turn: Turn, fact: Steered | StopAsked) -> str:
+    if turn.opened.call is not None:
+        return "expected a run of an agent"
+    if turn.stopping:
+        return "expected neither a steer nor a second stop after a run was asked to stop"
+    if type(fact) is Steered:
+        require_model_request(ModelRequest(messages=(fact.message,)))
+    return ""
 
 
 def _reply_fault(turn: Turn, fact: ReplyTaken) -> str:
@@ -149,7 +171,7 @@ def _reply_fault(turn: Turn, fact: ReplyTaken) -> str:
     return ""
 
 
-def _slot(turn: Turn, fact: SlotMoved | RerunAllowed) -> Slot | None:
+def _slot(turn: Turn, fact: SlotMoved | OutputKept | RerunAllowed) -> Slot | None:
     if fact.origin_id != turn.opened.origin_id or not 0 <= fact.exchange < len(turn.entries):
         return None
     slots = turn.entries[fact.exchange].slots
@@ -161,6 +183,8 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
     if slot is None or fact.exchange != len(turn.entries) - 1:
         return "expected a call of the newest reply of its own origin"
     move(slot.state, fact.state, where=f"call {fact.exchange}.{fact.position}")
+    if fact.converted and fact.state != "started":
+        return "expected what was converted of a call with its claim only"
     if fact.author is not None and slot.state not in ("unknown", "waiting"):
         return "expected a host's word on an unknown outcome only, or on a call that waits"
     waits = _wait_fault(slot, fact)
@@ -200,3 +224,14 @@ def _wait_fault(slot: Slot, fact: SlotMoved) -> str:
     if fact.author is None:
         return "" if fact.state == "skipped" else "expected the host that decided about a call that waits"
     return "" if fact.state in OUTCOMES[slot.code or ""] else f"expected no such decision on one for {slot.code}"
+
+
+def _output_fault(turn: Turn, fact: OutputKept) -> str:
+    slot = _slot(turn, fact)
+    if slot is None or fact.exchange != len(turn.entries) - 1:
+        return "expected a call of the newest reply of its own origin"
+    if slot.feedback is None or slot.feedback.status != "ok" or slot.effect_id is None:
+        return "expected the output of a call that was executed and answered with success"
+    if slot.kept is not None:
+        return "expected one output of a call"
+    return "" if fact.size == len(fact.text.encode()) else "expected the size of the text"

@@ -15,7 +15,9 @@ class BookLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         origins, exchanges: how many. total_bytes: of all. item_bytes: one origin, or one exchange
-            with its feedback. Each 0 and up.
+            with its feedback. Each 0 and up. The full text of an output that was cut for the model is
+            kept up to ``item_bytes``, and 8 MiB; in memory all of them take half of ``total_bytes`` at
+            most, so that they never are why a run cannot go on.
 
     Raises:
         InputError: a value outside its range, by name.
@@ -34,11 +36,11 @@ class BookLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Room:
     """Counts what is held against the limits."""
 
-    __slots__ = ("_limits", "exchanges", "origins", "size")
+    __slots__ = ("_limits", "exchanges", "origins", "outputs", "size")
 
     def __init__(self, limits: BookLimits) -> None:
         self._limits = limits
-        self.origins = self.exchanges = self.size = 0
+        self.origins = self.exchanges = self.size = self.outputs = 0
 
     def check(self, size: int, *, origins: int = 0, exchanges: int = 0) -> None:
         """Refuse ``size`` bytes that do not fit. Changes nothing.
@@ -53,6 +55,23 @@ class Room:
             _check("origins", limits.origins, self.origins + origins)
         if exchanges:
             _check("exchanges", limits.exchanges, self.exchanges + exchanges)
+
+    def takes_output(self, size: int, *, held: bool) -> bool:
+        """Whether the full text of an output can be kept.
+
+        Args:
+            held: whether it stays in memory, and so takes room here.
+        """
+        limits = self._limits
+        if size > min(limits.item_bytes, STORE_ITEM_BYTES):
+            return False
+        total = limits.total_bytes
+        return not held or (self.outputs + size <= total // 2 and self.size + size <= total)
+
+    def add_output(self, size: int) -> None:
+        """Count the text of an output that stays in memory; a negative number for what was dropped."""
+        self.size += size
+        self.outputs += size
 
     def add(self, size: int, *, origins: int = 0, exchanges: int = 0) -> None:
         """Count what was installed; negative numbers for what was dropped."""

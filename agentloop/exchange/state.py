@@ -1,7 +1,8 @@
 """What follows from the facts: turns, conversations, requests. Facts are only applied here.
 
-`Book` adds the steps that make them. Cost: an install is proportional to what it adds. Rebuilding a
-request copies references to the exchanges so far and encodes none of them again.
+`Book` adds the steps that make them. Cost: an install is proportional to what it adds, but for a
+request that brings in a steer: that one copies references to all that was said. So does rebuilding a
+request, which encodes none of it again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..messages import (
     ModelReply,
     ModelRequest,
     ToolFeedback,
+    UserMessage,
 )
 from .cut import ContextCut
 from .encoding import EncodedFrame, EncodedOrigin, sorted_bytes
@@ -29,6 +31,7 @@ from .facts import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RerunAllowed,
@@ -37,6 +40,8 @@ from .facts import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    Steered,
+    StopAsked,
 )
 from .history import History
 from .room import BookLimits, Room
@@ -48,15 +53,21 @@ _EXCHANGE_DOMAIN: Final = "agentloop/exchange/v1"
 
 
 class State:
-    """Facts to state to requests. Pure: no clock, no task, no medium."""
+    """Facts to state to requests. Pure: no clock, no task, no medium.
+
+    Attributes:
+        holds_outputs: whether the full texts of outputs stay in this process, and so take room here; they
+            do in a store in memory. Said before there is any.
+    """
 
     def __init__(self, *, limits: BookLimits | None = None) -> None:
+        self.holds_outputs = True
         self._room = Room(limits or BookLimits())
         self._turns: dict[str, Turn] = {}
         self._origins: dict[str, Turn] = {}
         self._conversations: dict[str, Conversation] = {}
         self._branches: dict[str, ConversationBranched] = {}
-        self._newest: tuple[ModelReply | ToolFeedback | None, bytes] = (None, b"")
+        self._newest: tuple[ModelReply | ToolFeedback | UserMessage | None, bytes] = (None, b"")
         self._frame: EncodedFrame | None = None  # of the newest origin
         self._opening: EncodedOrigin | None = None  # of a step whose fact is not installed yet
 
@@ -64,8 +75,12 @@ class State:
 
     @property
     def size(self) -> int:
-        """Bytes of all origins, replies and feedback held."""
+        """Bytes of all origins, replies, feedback and full texts of outputs held."""
         return self._room.size
+
+    def has_room_for_output(self, size: int) -> bool:
+        """Whether the full text of an output can be kept, of so many bytes."""
+        return self._room.takes_output(size, held=self.holds_outputs)
 
     def has_run(self, run_id: str) -> bool:
         """Whether a run, or a branch, of that id is held."""
@@ -142,9 +157,8 @@ class State:
         return found
 
     def reference(self, turn: Turn) -> RequestRef:
-        """What the next model call of ``turn`` is given."""
-        count = len(turn.exchanges)
-        return RequestRef(origin_id=turn.opened.origin_id, exchanges=count, digest=turn.digests[count])
+        """What the next model call of ``turn`` is given: all exchanges, and the steers that wait."""
+        return RequestRef(origin_id=turn.opened.origin_id, exchanges=len(turn.exchanges), digest=turn.next_digest)
 
     def closed(self, ref: RequestRef) -> Turn:
         """Check that ``ref`` names an ordered prefix of one origin whose feedback is complete (R77).
@@ -163,7 +177,7 @@ class State:
                 f"$.exchanges[{len(turn.exchanges)}]",
                 f"expected {ref.exchanges} complete exchanges, got {len(turn.exchanges)}",
             )
-        if turn.digests[ref.exchanges] != ref.digest:
+        if not turn.is_asked(ref):
             raise ConflictError(f"origin {ref.origin_id}", "expected the digest of this prefix, got another")
         return turn
 
@@ -171,20 +185,19 @@ class State:
         """Rebuild the full request at the send boundary (R76, R78).
 
         Raises:
-            InputError: the last exchange asks for nothing, so there is nothing to continue.
+            InputError: the last exchange asks for nothing and no steer follows it, so there is nothing to continue.
             LimitExceeded: ``request_bytes``: the expanded request is over ``max_bytes``.
         """
         turn = self.closed(ref)
-        exchanges = tuple(turn.exchanges if ref.exchanges == len(turn.exchanges) else turn.exchanges[: ref.exchanges])
+        messages, exchanges, size = turn.asked(ref)
         self._check_continues(exchanges)
-        size = turn.request_size - sum(entry.size for entry in turn.entries[ref.exchanges :])
         if size > max_bytes:
             raise LimitExceeded("request_bytes", max_bytes, size)
         opened = turn.opened
         options = opened.options
-        if exchanges and options.forces_call:  # a forced call is for the first model call only
+        if ref.exchanges and options.forces_call:  # a forced call is for the first model call only
             options = msgspec.structs.replace(options, tool_choice=None)
-        return ModelRequest(messages=turn.history, options=options, tools=opened.tools, exchanges=exchanges)
+        return ModelRequest(messages=messages, options=options, tools=opened.tools, exchanges=exchanges)
 
     # -- installing what is stored
 
@@ -195,6 +208,7 @@ class State:
                 self._install_slot(fact)
             elif type(fact) is SendStarted:
                 turn = self._turns[fact.run_id]
+                turn.place_steers(fact.request.digest)
                 turn.sends[fact.attempt_id], turn.sent, turn.ended = fact, fact, None
                 turn.claims[fact.attempt_id] = None
                 turn.model_calls += 1
@@ -206,8 +220,14 @@ class State:
                 self._install_origin(fact)
             elif type(fact) is RunClosed:
                 self._install_close(fact)
+            elif type(fact) is Steered:
+                self._install_steer(fact)
+            elif type(fact) is StopAsked:
+                self._turns[fact.run_id].stopping = True
             elif type(fact) is RerunAllowed:
                 self._turns[fact.run_id].entries[fact.exchange].slots[fact.position].rerun = True
+            elif type(fact) is OutputKept:
+                self._install_output(fact)
             elif type(fact) is ConversationBranched:
                 self._install_branch(fact)
             elif type(fact) is RunRedacted:
@@ -255,10 +275,12 @@ class State:
             if turn is not None:
                 del self._origins[turn.opened.origin_id]
                 self._room.add(-turn.size, origins=-1, exchanges=-len(turn.entries))
+                if self.holds_outputs:
+                    self._room.add_output(-turn.kept)
                 if turn.opened.conversation is not None:
                     self._conversations.pop(turn.opened.conversation, None)
 
-    def encoded(self, value: ModelReply | ToolFeedback) -> bytes:
+    def encoded(self, value: ModelReply | ToolFeedback | UserMessage) -> bytes:
         """Canonical bytes of ``value``; a step and the install of its facts share one encoding."""
         if self._newest[0] is not value:
             self._newest = (value, sorted_bytes(value))
@@ -354,9 +376,8 @@ class State:
         messages: tuple[Message, ...] = (),
         sizes: Sequence[int] = (),
     ) -> History:
-        count = ref.index + 1
-        size = sum(entry.size for entry in turn.entries[:count])
-        return turn.past.following(turn.opened.origin_id, turn.exchanges[:count], size, messages, sizes)
+        spoken, size = turn.said(ref.index + 1)
+        return turn.past.following(turn.opened.origin_id, spoken, size, messages, sizes)
 
     def _install_send_end(self, fact: SendEnded) -> None:
         turn = self._turns[fact.run_id]
@@ -384,6 +405,13 @@ class State:
             turn.equal_calls[asked] = turn.equal_calls.get(asked, 0) + 1
         if not entry.slots:
             self._complete(turn, entry)
+
+    def _install_steer(self, fact: Steered) -> None:
+        turn = self._turns[fact.run_id]
+        encoded = self.encoded(fact.message)
+        turn.steers.add(fact.message, encoded)
+        turn.size += len(encoded)
+        self._room.add(len(encoded))
 
     def _install_slot(self, fact: SlotMoved) -> None:
         turn = self._turns[fact.run_id]
@@ -417,11 +445,19 @@ class State:
         if not entry.unanswered:
             self._complete(turn, entry)
 
+    def _install_output(self, fact: OutputKept) -> None:
+        turn = self._turns[fact.run_id]
+        turn.entries[fact.exchange].slots[fact.position].kept = fact.size
+        turn.kept += fact.size
+        if self.holds_outputs:
+            self._room.add_output(fact.size)
+
     def _complete(self, turn: Turn, entry: Entry) -> None:
         feedback = tuple(slot.feedback for slot in entry.slots if slot.feedback is not None)
         entry.exchange = ModelExchange(reply=entry.reply, feedback=feedback)
+        tip = turn.tip
         turn.exchanges.append(entry.exchange)
-        digest = chain(_EXCHANGE_DOMAIN, turn.digests[-1], entry.encoded, *(slot.encoded for slot in entry.slots))
+        digest = chain(_EXCHANGE_DOMAIN, tip, entry.encoded, *(slot.encoded for slot in entry.slots))
         entry.encoded = b""  # the digest covers it now, and the feedback
         for slot in entry.slots:
             slot.encoded = b""

@@ -6,9 +6,10 @@ Only `Book.install` changes these objects; everyone else reads them.
 from __future__ import annotations
 
 from ..messages import Message, ModelExchange, ModelReply, ToolCall, ToolFeedback, Usage
-from .facts import ExchangeRef, OriginOpened, RunClosed, RunRedacted, SendEnded, SendStarted, SlotMoved
+from .facts import ExchangeRef, OriginOpened, RequestRef, RunClosed, RunRedacted, SendEnded, SendStarted, SlotMoved
 from .history import History, Shown
 from .slots import SlotState
+from .steers import Steers, said
 
 __all__ = ["Conversation", "Entry", "Slot", "Turn"]
 
@@ -21,6 +22,8 @@ class Slot:
         rerun: whether a host, or a lookup, allowed one more execution of it.
         decided: what a host decided about it while it waited; None before that, and where it never did.
         waits_since_ms: when it began to wait; None where it never did.
+        kept: bytes of the full text that is kept of its output; None where none is. The text is in the
+            medium only.
         started_at_ms: when its newest execution was claimed. ended_at_ms: when its feedback was
             recorded. None before that, and where a record told none.
     """
@@ -34,6 +37,7 @@ class Slot:
         "encoded",
         "ended_at_ms",
         "feedback",
+        "kept",
         "rerun",
         "started_at_ms",
         "state",
@@ -50,6 +54,7 @@ class Slot:
         self.encoded = b""
         self.rerun = False
         self.decided: SlotMoved | None = None
+        self.kept: int | None = None
         self.started_at_ms: int | None = None
         self.ended_at_ms: int | None = None
         self.waits_since_ms: int | None = None
@@ -100,11 +105,13 @@ class Turn:
 
     Attributes:
         past: all that was said before, and this turn's messages.
-        history: what a request's ``messages`` are: all of those, or less by the origin's ``context``.
+        history: what the ``messages`` of the newest request are: all of those, or less by the origin's
+            ``context``; and after a steer the exchanges before it and that.
         exchanges: the complete exchanges of this turn, in order; ``entries`` may have one more.
         digests: chain digests; ``digests[n]`` covers the origin and its first n exchanges.
         origin_size: bytes of the origin: this turn's own messages, its tools, options and context.
-        size: bytes of this turn: origin, replies and feedback.
+        size: bytes of this turn: origin, replies, feedback and steers. kept: of the full texts kept of its outputs.
+        steers: what the user said while it went on. stopping: whether it shall end after the exchange under way.
         equal_calls: how often each tool was asked for with the same arguments.
         claims: ids of all attempts and executions, so that none ever stands for two.
         sends: attempts that have started and not ended.
@@ -116,8 +123,10 @@ class Turn:
     """
 
     __slots__ = (
+        "_base",
         "_frame_size",
         "_shown",
+        "_since",
         "claims",
         "closed",
         "digests",
@@ -125,6 +134,7 @@ class Turn:
         "entries",
         "equal_calls",
         "exchanges",
+        "kept",
         "model_calls",
         "opened",
         "origin_size",
@@ -134,6 +144,8 @@ class Turn:
         "sends",
         "sent",
         "size",
+        "steers",
+        "stopping",
         "tool_calls",
         "unknown_sends",
         "usage",
@@ -142,7 +154,8 @@ class Turn:
     def __init__(self, opened: OriginOpened, past: History, *, own_size: int, frame_size: int) -> None:
         self.opened, self.past, self._frame_size = opened, past, frame_size
         cut = opened.context
-        self._shown = Shown(past.messages, past.size) if cut is None else past.without(cut)
+        self._base = Shown(past.messages, past.size) if cut is None else past.without(cut)
+        self._shown, self._since = self._base.messages, 0  # with the exchanges up to that one, and the steers
         self.origin_size = self.size = own_size + frame_size
         self.entries: list[Entry] = []
         self.exchanges: list[ModelExchange] = []
@@ -155,8 +168,11 @@ class Turn:
         self.unknown_sends: tuple[str, ...] = ()
         self.model_calls = 0
         self.tool_calls = 0
+        self.kept = 0
         self.usage: Usage | None = None
         self.equal_calls: dict[tuple[str, str], int] = {}
+        self.steers = Steers()
+        self.stopping = False
         self.closed: RunClosed | None = None
         self.redacted: RunRedacted | None = None
 
@@ -167,8 +183,8 @@ class Turn:
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """The messages of this turn's requests."""
-        return self._shown.messages
+        """The messages of this turn's newest request."""
+        return self._shown
 
     @property
     def last(self) -> Entry | None:
@@ -177,8 +193,64 @@ class Turn:
 
     @property
     def request_size(self) -> int:
-        """Bytes of the expanded request over all entries, their answers so far included."""
-        return self._shown.size + self._frame_size + self.size - self.origin_size
+        """Bytes of the expanded request over all entries, their answers so far and all steers included."""
+        return self._base.size + self._frame_size + self.size - self.origin_size
+
+    @property
+    def tip(self) -> str:
+        """Digest of the newest request, or of the exchange that it came to."""
+        placed = self.steers.placed
+        return placed[-1].digest if placed and placed[-1].after == len(self.exchanges) else self.digests[-1]
+
+    @property
+    def next_digest(self) -> str:
+        """Digest of the next request: with the steers that wait, unless it repeats a refused one."""
+        return self.tip if self.refused or not self.steers.pending else self.steers.digest(self.tip)
+
+    @property
+    def steered(self) -> bool:
+        """Whether a user has said more than the newest exchange answers, so that no reply is the end of the run."""
+        return self.steers.follow(len(self.exchanges))
+
+    def place_steers(self, digest: str) -> None:
+        """The request of that digest is about to leave, with the steers that wait."""
+        if not self.refused and self.steers.pending:
+            self._shown = (*self._shown, *self.exchanges[self._since :], *self.steers.pending)
+            self._since = len(self.exchanges)
+            self.steers.place(self._since, digest)
+
+    def is_asked(self, ref: RequestRef) -> bool:
+        """Whether a request of that length has that digest, be it the one that comes next."""
+        if self.digests[ref.exchanges] == ref.digest:
+            return True
+        if any((one.after, one.digest) == (ref.exchanges, ref.digest) for one in self.steers.placed):
+            return True
+        return ref.exchanges == len(self.exchanges) and ref.digest == self.next_digest
+
+    def asked(self, ref: RequestRef) -> tuple[tuple[Message, ...], tuple[ModelExchange, ...], int]:
+        """Messages, exchanges after them, and bytes of a request that `is_asked`."""
+        count, steers = ref.exchanges, self.steers
+        later = sum(entry.size for entry in self.entries[count:])
+        if count == len(self.exchanges) and ref.digest == self.tip:
+            size = self.request_size - later - steers.pending_size
+            return self._shown, tuple(self.exchanges[self._since :]), size
+        inside = steers.before(count)
+        if ref.digest != self.digests[count]:
+            digests = [one.digest for one in steers.placed]
+            inside = steers.placed[: digests.index(ref.digest) + 1 if ref.digest in digests else None]
+        since = inside[-1].after if inside else 0
+        messages = (*self._base.messages, *said(self.exchanges[:since], inside))
+        size = self.request_size - later - steers.pending_size - sum(one.size for one in steers.placed[len(inside) :])
+        if steers.pending and inside == steers.placed and ref.digest == self.next_digest:
+            messages += (*self.exchanges[since:count], *steers.pending)
+            return messages, (), size + steers.pending_size
+        return messages, tuple(self.exchanges[since:count]), size
+
+    def said(self, count: int) -> tuple[tuple[Message, ...], int]:
+        """What was said up to the exchange of that number, from 1, after this turn's own messages; and its bytes."""
+        steers = self.steers.before(count)
+        size = sum(entry.size for entry in self.entries[:count]) + sum(one.size for one in steers)
+        return said(self.exchanges[:count], steers), size
 
 
 class Conversation:

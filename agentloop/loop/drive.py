@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Final, cast
 
 from ..decisions import WAITING, waiting_reason
 from ..effects import (
+    Overtaken,
     PendingSend,
     Rejected,
     Resend,
@@ -37,7 +39,7 @@ from ..errors import (
     UnsettledError,
 )
 from ..events import RunEnded, RunStarted
-from ..exchange import Entry, RunOutcome
+from ..exchange import BY_REPLY, Book, Entry, Fact, RunOutcome
 from ..messages import ToolFeedback
 from .states import Phase, Signal, follow
 from .step import Action, Answer, Ask, Close, Recover, Skip, Suspend, Wait, ahead, calls_after, phase_of, step
@@ -90,8 +92,8 @@ async def advance(scope: Scope) -> Phase:
     if type(action) is Suspend:
         return follow(phase, Signal.SUSPENDED)
     assert type(action) is Close
-    await close(scope, action.outcome, action.reason)
-    return follow(phase, Signal.CLOSED)
+    closed = await close(scope, action.outcome, action.reason)
+    return follow(phase, Signal.CLOSED if closed else Signal.OVERTAKEN)
 
 
 async def drive(scope: Scope, *, cancelled: bool = False) -> None:
@@ -173,13 +175,24 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
         raise
 
 
-async def close(scope: Scope, outcome: RunOutcome, reason: str | None) -> None:
-    """Store the end of the run and tell it. A cancel that arrives meanwhile comes too late."""
+async def close(scope: Scope, outcome: RunOutcome, reason: str | None) -> bool:
+    """Store the end of the run and tell it. A cancel that arrives meanwhile comes too late.
+
+    Returns:
+        False where a reply would have been the end, and a user said more just before: nothing was stored.
+    """
     turn = scope.turn
-    await scope.commit(
-        lambda book: book.close_run(turn, outcome=outcome, reason=reason, at_ms=scope.now_ms()), last=True
-    )
+
+    def step(book: Book) -> Sequence[Fact]:
+        if outcome in BY_REPLY and turn.steered and not turn.stopping:
+            return ()
+        return book.close_run(turn, outcome=outcome, reason=reason, at_ms=scope.now_ms())
+
+    await scope.commit(step, last=True)
+    if turn.closed is None:
+        return False
     _tell_end(scope, outcome, reason)
+    return True
 
 
 def _next(scope: Scope) -> Action:
@@ -226,6 +239,8 @@ async def _ask(scope: Scope, pending: PendingSend | None = None) -> Signal:
         if type(_next(scope)) is not Resend:
             raise
         return Signal.REFUSED
+    except Overtaken:
+        return Signal.OVERTAKEN
     except Rejected as rejected:
         limit = limit_of(rejected.error)
         await close(scope, "limit_reached", _LIMIT_FIELDS.get(limit, limit))

@@ -29,6 +29,8 @@ class Signal(Enum):
 
     REFUSED = "refused"
     """The request was refused; it is sent once more next."""
+    OVERTAKEN = "overtaken"
+    """A user said something, or asked to stop, just before; nothing was done."""
     REPLIED = "replied"
     """A reply without calls is stored."""
     ASKED = "asked"
@@ -48,6 +50,7 @@ class Signal(Enum):
 NEXT: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
     Phase.ASKING: {
         Signal.REFUSED: Phase.ASKING,
+        Signal.OVERTAKEN: Phase.ASKING,
         Signal.REPLIED: Phase.ASKING,
         Signal.ASKED: Phase.ANSWERING,
         Signal.CLOSED: Phase.ENDED,

@@ -97,6 +97,9 @@ Action = Ask | Resend | Answer | Skip | Close | Recover | Suspend | Wait
 
 _WIRE_FRAME = 64
 
+_WIRE_OF_STEERS = 2
+"""A user message is no longer on the wire than so often its canonical JSON: an image has more words around it."""
+
 _LIMITS: Final = frozenset(
     {
         "collection_bytes",
@@ -178,6 +181,10 @@ def step(
     A call that waits for a host is passed over. When the others have feedback the run is suspended, whatever
     a limit says: waiting uses nothing up. A limit that ends the run skips such calls too.
 
+    Where a user has said more after a reply that would end the run, it is asked again with that. A run that was
+    asked to stop ends where it would be asked again: the calls of the reply under way are answered first, as
+    no limit on a next request holds them up, and a final reply still completes it.
+
     A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
     answer unread skips the calls of the reply, so no effect is made in vain. What a reply's words
     say of its end decides nothing about its calls: ``stop`` with calls runs them.
@@ -190,7 +197,7 @@ def step(
         again = next_attempt(turn, resend)
         return failed if again is None or _limit_of_asking(ledger, limits, elapsed) is not None else again
     if last is None:
-        return _ask_or_close(ledger, limits, elapsed)
+        return _ask_or_close(turn, ledger, limits, elapsed)
     at = len(turn.entries) - 1
     claimed = next((p for p, slot in enumerate(last.slots) if slot.state == "started"), None)
     if claimed is not None and not _is_out_of_time(limits, elapsed):
@@ -203,20 +210,23 @@ def step(
     if kind != "completed":
         if open_calls:
             return Skip(at, open_calls, _REPLY_CODES[kind], f"the reply that asked for it was {kind}")
-        return Close(kind, last.reply.termination.reason)
+        end: Close | None = Close(kind, last.reply.termination.reason)
+        return _unless_steered(turn, end, ledger, limits, elapsed)
     if not last.slots:
         fault = None if check is None else check(last.reply)
-        return Close("completed", last.reply.termination.reason) if fault is None else Close("incomplete", fault)
+        end = Close("completed", last.reply.termination.reason) if fault is None else Close("incomplete", fault)
+        return _unless_steered(turn, end, ledger, limits, elapsed)
     ending = _ending(last)
     if not open_calls:
-        given = _given(last, final)
-        return _end(ending) if ending is not None else given or _ask_or_close(ledger, limits, elapsed)
+        return (
+            _end(ending) if ending is not None else _unless_steered(turn, _given(last, final), ledger, limits, elapsed)
+        )
     if ending is not None:  # an owner ended half way through
         return Skip(at, open_calls, ending, _words(_end(ending)))
     waiting = waiting_calls(turn)
     if waiting == open_calls:
         return Suspend(at, waiting)
-    ends = _will_end(last.reply, check, final)
+    ends = _will_end(turn, last.reply, check, final)
     limit = _limit_of_calls(turn, last, open_calls, ledger, limits, elapsed, sent_bytes, max_request_bytes, ends=ends)
     if limit is not None:
         return Skip(at, open_calls, limit, f"the run reached its limit ({limit})")
@@ -265,7 +275,7 @@ def ahead(
         sent_bytes,
         max_request_bytes,
         feedback_bytes,
-        ends=_will_end(entry.reply, check, final),
+        ends=_will_end(turn, entry.reply, check, final),
     )
     return coming if limit is None else None
 
@@ -275,8 +285,10 @@ def calls_after(entry: Entry, answered: int | None) -> tuple[int, ...]:
     return tuple(p for p, slot in enumerate(entry.slots) if slot.feedback is None and p != answered)
 
 
-def _will_end(reply: ModelReply, check: _Check | None, final: str | None) -> bool:
+def _will_end(turn: Turn, reply: ModelReply, check: _Check | None, final: str | None) -> bool:
     """Whether the run ends with the calls of this reply, so that what they find is not read in it."""
+    if turn.stopping or turn.steers.pending:
+        return turn.stopping
     if final is None or check is None or not any(call.name == final for call in reply.calls):
         return False
     return check(reply) in (None, _SEVERAL)
@@ -378,7 +390,16 @@ def verdict(entry: Entry) -> RunOutcome:
     return kind
 
 
-def _ask_or_close(ledger: Ledger, limits: LoopLimits, elapsed: float) -> Action:
+def _unless_steered(turn: Turn, end: Close | None, ledger: Ledger, limits: LoopLimits, elapsed: float) -> Action:
+    """The end that a reply gives, unless it gives none or a user has said more."""
+    if end is not None and (turn.stopping or not turn.steered):
+        return end
+    return _ask_or_close(turn, ledger, limits, elapsed)
+
+
+def _ask_or_close(turn: Turn, ledger: Ledger, limits: LoopLimits, elapsed: float) -> Action:
+    if turn.stopping:
+        return Close("incomplete", "stopped")
     limit = _limit_of_asking(ledger, limits, elapsed)
     return Ask() if limit is None else Close("limit_reached", limit)
 
@@ -436,7 +457,8 @@ def _limit_of_calls(
         return "request_bytes"
     if turn.size - turn.origin_size + coming_bytes > limits.collection_bytes:
         return "collection_bytes"
-    return None if ends else _limit_of_wire(last.size + reserve, limits, sent_bytes, max_request_bytes)
+    waiting = _WIRE_OF_STEERS * turn.steers.pending_size
+    return None if ends else _limit_of_wire(last.size + reserve + waiting, limits, sent_bytes, max_request_bytes)
 
 
 def _asked(slot: Slot) -> tuple[str, str]:

@@ -165,8 +165,11 @@ class Native(Value, frozen=True):
         data: canonical JSON text of one object, ``"{}"`` when there is nothing. For
             chat-completions its keys are ``reasoning_content``, ``reasoning``,
             ``reasoning_details``, ``thinking_blocks``, ``refusal``, ``content`` (parts as sent),
-            ``extra_content`` and ``calls`` (extra fields by position in the reply, such as
-            signatures; those of a call's function are under ``function``).
+            ``extra_content``, ``calls`` (extra fields by position in the reply, such as
+            signatures; those of a call's function are under ``function``) and ``call_text``, where
+            calls were written in the text: ``written`` is all of it, in pieces that refer to the
+            visible text and the arguments (see `agentloop.wire.written`), ``faults`` what was wrong
+            with the calls that could not be read, by position.
     """
 
     format: Literal["chat-completions"] = "chat-completions"

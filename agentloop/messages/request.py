@@ -176,10 +176,10 @@ class ModelRequest(Value, frozen=True):
     """One request, complete and provider neutral.
 
     Attributes:
-        messages: the conversation up to the current user turn, oldest first.
+        messages: the conversation up to the newest user message, oldest first.
         options: see `ModelOptions`.
         tools: the visible catalogue, in order; names unique.
-        exchanges: the complete exchanges of the current turn, oldest first (R165).
+        exchanges: the complete exchanges since then, oldest first (R165).
     """
 
     messages: tuple[Message, ...]

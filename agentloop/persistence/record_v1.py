@@ -1,8 +1,9 @@
 """Records of version 1, which are read for ever and never written.
 
 They told no time at which an effect ended, no answer in place of a stream, not whether a stream was
-refused or previewed, no wish for recovery points, nothing that a run was not asked with and no parent. Their form
-is that of today's facts without those fields, so what a fact gains later is named here as well.
+refused or previewed, no wish for recovery points, nothing that a run was not asked with, no parent and nothing
+that was converted for a tool; nor was a run steered or asked to stop then. Their form is that of today's facts
+without those fields and kinds, so what comes later is named here as well.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from typing import Any, Final, Literal, Union, cast
 
 import msgspec
 
-from ..exchange import Fact, OriginOpened, RerunAllowed, RunRedacted, SendEnded, SlotMoved
+from ..exchange import (
+    Fact,
+    OriginOpened,
+    OutputKept,
+    RerunAllowed,
+    RunRedacted,
+    SendEnded,
+    SlotMoved,
+    Steered,
+    StopAsked,
+)
 from .batch import KINDS
 
 __all__ = ["V1_END", "v1_decoder", "v1_fact", "v1_form"]
@@ -25,16 +36,20 @@ _UNTOLD: Final[Mapping[type, Mapping[str, Any]]] = {
     OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None},
     RunRedacted: {"parent": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
-    SlotMoved: {"at_ms": None},
+    SlotMoved: {"at_ms": None, "converted": ()},
     RerunAllowed: {"at_ms": None},
 }
 """What each kind holds today and did not then, with the value that stands for it."""
 
 
+_LATER: Final[frozenset[type]] = frozenset({OutputKept, Steered, StopAsked})
+"""Kinds that were not there then."""
+
+
 @functools.cache
 def _forms() -> dict[type, type]:
     """The form of each kind then, with the kind."""
-    return {_form_of(kind): kind for kind in KINDS}
+    return {_form_of(kind): kind for kind in KINDS - _LATER}
 
 
 def _form_of(kind: type) -> type:

@@ -29,7 +29,7 @@ from ..errors import (
     RestoreError,
     StaleHeadError,
 )
-from ..exchange import Book, ConversationBranched, Fact, OriginOpened, RunRedacted, Turn, restore
+from ..exchange import Book, ConversationBranched, Fact, OriginOpened, OutputKept, RunRedacted, Turn, restore
 from .backend import Backend, ConversationRow, Lease, RunRow
 from .gate import Gate
 from .memory import MemoryBackend
@@ -79,6 +79,7 @@ class Store:
 
     def __init__(self, backend: Backend, book: Book, *, owner: str = "", lease_seconds: float = 30.0) -> None:
         self.book = book
+        book.holds_outputs = not backend.durable
         self.fault: str | None = None
         self.waits = type(backend) is not MemoryBackend
         self.durable = backend.durable
@@ -263,6 +264,21 @@ class Store:
             return [], False
         facts = await self._read(lambda: self._backend.load_run(run_id))
         return facts, row.lease is not None or (not self.durable and row.outcome is None)
+
+    async def output(self, run_id: str, exchange: int, position: int) -> str:
+        """The full text that is kept of an output, as the medium holds it now. Reads the facts of its run.
+
+        Raises:
+            LostError: no such run, or nothing is kept of the call.
+        """
+        self._check()
+        facts = await self._read(lambda: self._backend.load_run(run_id))
+        if not facts:
+            raise LostError("run", run_id)
+        for fact in facts:
+            if type(fact) is OutputKept and (fact.exchange, fact.position) == (exchange, position):
+                return fact.text
+        raise LostError("output", f"{run_id}/{exchange}.{position}")
 
     async def runs(self, *, unfinished: bool = False) -> list[RunRow]:
         """Runs, or those without an end, oldest first."""

@@ -36,9 +36,10 @@ from ..messages import (
     UserMessage,
     require_model_request,
 )
+from ..messages.instruction import instructed
 from ..tools import ToolSet, TypedOutput
 from ..wire.dialect import Dialect
-from .prepared import instructed, merged
+from .prepared import merged
 from .transport import Interaction, Stage, Transport
 from .transports import SESSION, PlainText, Route, Session, Structured
 
@@ -121,7 +122,7 @@ def asked_by_route(
     """
     stage = Stage(stage_id=_STAGE, dialect=dialect)
     interaction = output.prepare(stage) if route is None else output.by_route(route, stage)
-    if route is None and len(toolset) and interaction.route == "json_schema" and not dialect.schema_with_tools:
+    if route is None and len(toolset) and interaction.route == "json_schema" and not dialect.calls_beside_schema:
         interaction = output.prepare(Stage(stage_id=_STAGE, dialect=_without_schema(dialect)))
     by_call = interaction.route == "call"
     asked = merged(options, _free(interaction, options, toolset) if by_call else interaction.options)

@@ -1,9 +1,10 @@
 """Fewer messages from many: a plan says how, and what it builds fits a budget or is refused.
 
 What is left out, or stands as a summary, are *whole turns*: a run of user messages with the exchanges
-that answer them, up to the next user message after an exchange. So a call never loses its result,
-and a question never its answer. Always kept are system messages, turns with a pinned part, and the
-newest turns; of the others the oldest go first, and no more of them than must.
+that answer them, up to the next user message after an exchange, unless that goes on with the turn. So a
+call never loses its result, and a question never its answer. Always kept are system messages, turns
+with a pinned part, and the newest turns; of the others the oldest go first, and no more of them than
+must.
 
 Building is pure: the same messages and summaries always give the same. Kept messages are the same
 objects, with all that a provider wants back of a reply. The plan never asks a model: where it needs
@@ -13,7 +14,7 @@ a summary it says of what, and whoever makes it builds again with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -114,6 +115,7 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         *,
         summaries: Sequence[SummaryOf] = (),
         dropped: Sequence[tuple[int, int]] = (),
+        steers: Sequence[int] = (),
         count: TokenCount | None = None,
     ) -> BuiltContext | NeedsSummary:
         """Make messages that fit, or say which summary they need.
@@ -128,6 +130,8 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             dropped: ranges of whole turns that were left out before (`BuiltContext.dropped`). They are left
                 out again where the messages fit then, but for those that are kept now, and nothing
                 else is; not used with strategy ``summarise``.
+            steers: places of user messages that go on with the turn before them, as what a user says
+                to a run that goes on does.
             count: counts tokens; needed for ``max_tokens``, and not asked for ``max_chars``.
 
         Raises:
@@ -139,7 +143,7 @@ class ContextPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         said = self.messages if messages is None else listed("messages", messages)
         check_messages("messages", said)
         known = check_summaries("summaries", listed("summaries", summaries))
-        return _Building(self, said, self._measure(count)).built(known, check_ranges("dropped", dropped))
+        return _Building(self, said, steers, self._measure(count)).built(known, check_ranges("dropped", dropped))
 
     @property
     def _budget(self) -> tuple[str, int | float]:
@@ -179,9 +183,11 @@ class _Turns(msgspec.Struct, frozen=True):
 class _Building:
     """One list of messages, cut into turns, on its way to fit."""
 
-    def __init__(self, plan: ContextPlan, messages: tuple[Message, ...], measure: TokenCount) -> None:
+    def __init__(
+        self, plan: ContextPlan, messages: tuple[Message, ...], steers: Sequence[int], measure: TokenCount
+    ) -> None:
         self._plan, self._messages, self._measure = plan, messages, measure
-        self._turns = turns_of(messages)
+        self._turns = turns_of(messages, steers)
         kept = _pinned(plan.pinned, messages)
         newest = len(self._turns) - plan.keep_last
         self._loose = [
@@ -327,8 +333,11 @@ class _Building:
         )
 
 
-def turns_of(messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """Ranges of the turns. A system message is in the turn it was said in; leading ones are in none."""
+def turns_of(messages: Sequence[Message], steers: Container[int] = ()) -> list[tuple[int, int]]:
+    """Ranges of the turns. A system message is in the turn it was said in; leading ones are in none.
+
+    ``steers`` are places of user messages that begin none.
+    """
     starts: list[int] = []
     answered = True
     for at, message in enumerate(messages):
@@ -336,7 +345,7 @@ def turns_of(messages: Sequence[Message]) -> list[tuple[int, int]]:
             if not starts:
                 starts.append(at)
             answered = True
-        elif type(message) is UserMessage and answered:
+        elif type(message) is UserMessage and answered and at not in steers:
             starts.append(at)
             answered = False
     return list(pairwise([*starts, len(messages)]))

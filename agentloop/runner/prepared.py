@@ -19,20 +19,21 @@ from ..messages import (
     Message,
     ModelOptions,
     ModelRequest,
-    SystemMessage,
     UserMessage,
     messages_chars,
     require_model_request,
 )
+from ..messages.instruction import instructed
+from ..wire.call_text import call_instruction
 from .tokens import TokenBudget
 from .transport import Interaction, Stage, Transport
+from .transports.rules import declared_chars
 
 __all__ = [
     "Measurement",
     "Prepared",
     "Sizes",
     "check_measured",
-    "instructed",
     "measured",
     "merged",
     "prepared_by",
@@ -62,7 +63,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         message_chars: of the application's messages; images count 0.
         instruction_chars: of the transport's instruction, without declarations that stand in it.
-        schema_chars: of the declarations, wherever they stand. transport_chars: of both.
+        schema_chars: of the declarations, wherever they stand. Where a server's models write their calls in text,
+            the declaration of tools is all that the instructions say of them. transport_chars: of both.
         input_chars: of messages and transport.
         max_input_chars, max_schema_chars: what ``message_chars`` and ``transport_chars`` may be.
         input_tokens: as the counter says, for the whole request; None without a counter (R243).
@@ -103,10 +105,22 @@ class Prepared(Generic[T]):
     Attributes:
         stage_id, model_id, max_output_tokens: as prepared.
         transport: id of the transport. route: how it asks for the value.
+        call_words: what the request says of its tools in the instructions, where the server's models write their
+            calls in text; None elsewhere.
         used: whether a call was made with it.
     """
 
-    __slots__ = ("interaction", "max_output_tokens", "model_id", "options", "owner", "stage_id", "transport", "used")
+    __slots__ = (
+        "call_words",
+        "interaction",
+        "max_output_tokens",
+        "model_id",
+        "options",
+        "owner",
+        "stage_id",
+        "transport",
+        "used",
+    )
 
     def __init__(
         self,
@@ -118,10 +132,11 @@ class Prepared(Generic[T]):
         transport: str,
         interaction: Interaction[T],
         options: ModelOptions,
+        call_words: str | None = None,
     ) -> None:
         self.owner, self.stage_id, self.model_id = owner, stage_id, model_id
         self.max_output_tokens, self.transport = max_output_tokens, transport
-        self.interaction, self.options = interaction, options
+        self.interaction, self.options, self.call_words = interaction, options, call_words
         self.used = False
 
     @property
@@ -174,6 +189,9 @@ def prepared_by(
         asked = merged(options, interaction.options)
         require_asked(asked, interaction.tools)
     assert asked.max_output_tokens is not None, "it is reserved"
+    call_text, words = stage.dialect.call_text, None
+    if call_text is not None and interaction.tools:
+        words = call_instruction(call_text, interaction.tools, asked)
     return Prepared(
         owner,
         stage_id=stage.stage_id,
@@ -182,6 +200,7 @@ def prepared_by(
         transport=transport.id,
         interaction=interaction,
         options=asked,
+        call_words=words,
     )
 
 
@@ -199,16 +218,20 @@ def measured(
     interaction = prepared.interaction
     message_chars = messages_chars(said)
     instruction_chars = len(interaction.instruction or "") - interaction.embedded_chars
-    transport_chars = instruction_chars + interaction.schema_chars
+    schema_chars, tools, sent = interaction.schema_chars, interaction.tools, prepared.messages(said)
+    if prepared.call_words is not None:  # the tools are declared there, and so are no tools of the request
+        schema_chars = max(0, schema_chars - declared_chars(tools)) + len(prepared.call_words)
+        tools, sent = (), instructed(sent, prepared.call_words)
+    transport_chars = instruction_chars + schema_chars
     tokens = allowed = None
     if sizes.tokens is not None:
-        request = ModelRequest(messages=prepared.messages(said), options=prepared.options, tools=interaction.tools)
+        request = ModelRequest(messages=sent, options=prepared.options, tools=tools)
         tokens = sizes.tokens.count(request)
         allowed = sizes.tokens.input_limit(prepared.max_output_tokens)
     return Measurement(
         message_chars=message_chars,
         instruction_chars=instruction_chars,
-        schema_chars=interaction.schema_chars,
+        schema_chars=schema_chars,
         transport_chars=transport_chars,
         input_chars=message_chars + transport_chars,
         max_input_chars=min(sizes.max_input_chars, max_chars),
@@ -238,24 +261,6 @@ def merged(base: ModelOptions, over: ModelOptions) -> ModelOptions:
         name: value for name in over.__struct_fields__ if (value := getattr(over, name)) != getattr(_DEFAULTS, name)
     }
     return msgspec.structs.replace(base, **changes) if changes else base
-
-
-def instructed(said: tuple[Message, ...], instruction: str | None) -> tuple[Message, ...]:
-    """Messages with an instruction at the end of the leading system messages.
-
-    Where there is one it is made longer, since some servers take a single one only.
-    """
-    if instruction is None:
-        return said
-    leading = 0
-    while leading < len(said) and type(said[leading]) is SystemMessage:
-        leading += 1
-    if not leading:
-        return (SystemMessage(content=instruction), *said)
-    last = said[leading - 1]
-    assert type(last) is SystemMessage, "it leads"
-    longer = SystemMessage(content=f"{last.content}\n\n{instruction}")
-    return (*said[: leading - 1], longer, *said[leading:])
 
 
 def require_asked(options: ModelOptions, tools: tuple[FunctionSpec, ...] = ()) -> None:

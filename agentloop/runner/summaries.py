@@ -50,6 +50,7 @@ async def build_context(
     *,
     summaries: Sequence[SummaryOf] = (),
     dropped: Sequence[tuple[int, int]] = (),
+    steers: Sequence[int] = (),
     tokens: TokenBudget | None = None,
     max_chars: float = math.inf,
 ) -> BuiltContext:
@@ -59,6 +60,7 @@ async def build_context(
 
     Args:
         ask: see `Ask`. summaries, dropped: what is known, and was left out before; see `ContextPlan.build`.
+        steers: places of user messages that begin no turn; as there.
         tokens: who counts, for a plan with a budget in tokens.
         max_chars: what one call may be given to read.
 
@@ -67,7 +69,7 @@ async def build_context(
     """
     known = listed("summaries", summaries)
     while True:
-        built = plan.build(messages, summaries=known, dropped=dropped, count=counter_of(tokens))
+        built = plan.build(messages, summaries=known, dropped=dropped, steers=steers, count=counter_of(tokens))
         if type(built) is BuiltContext:
             return built
         assert type(built) is NeedsSummary, "a plan gives one of the two"

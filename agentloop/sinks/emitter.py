@@ -26,7 +26,8 @@ _PASSING: Final = (TextPreview, ReasoningPreview, ModelParsed)
 
 
 class Emitter:
-    """Stamps and delivers the events of one run, or of one part of it. One task at a time may call it.
+    """Stamps and delivers the events of one run, or of one part of it. One task at a time may call it,
+    but for `aside`, which is for all others.
 
     Args:
         feed: kept for readers; None keeps nothing.
@@ -36,7 +37,9 @@ class Emitter:
     """
 
     __slots__ = (
+        "_delivering",
         "_journal",
+        "_later",
         "_now",
         "_numbers",
         "_parent_span_id",
@@ -67,6 +70,8 @@ class Emitter:
         self.observers = observers or None
         self._parent_span_id = parent_span_id
         self._numbers, self._sequence = numbers, 0
+        self._delivering = False  # an output event is with the sink
+        self._later: list[tuple[type[Event], dict[str, Any]]] = []  # told aside meanwhile
         self._sink_failed = False  # a sink's failure ends the call, so it is not told again in the log
 
     def _make(self, kind: type[E], invocation_id: str | None, fields: dict[str, Any]) -> E:
@@ -91,10 +96,30 @@ class Emitter:
         if self.observers is not None:
             self.observers.push(event)
 
+    def _delivered(self, event: Event, sequence: int) -> None:
+        """The sink has had an output event: publish it, and what was told aside meanwhile."""
+        self._delivering = False
+        self._publish(event, sequence)
+        if self._later:
+            later, self._later = self._later, []
+            for kind, fields in later:
+                self.process(kind, **fields)
+
     def process(self, kind: type[E], invocation_id: str | None = None, **fields: Any) -> None:
         """Tell readers and observers what happened. Never waits, never raises."""
         event = self._make(kind, invocation_id, fields)
         self._publish(event, self._sequence)
+
+    def aside(self, kind: type[Event], **fields: Any) -> None:
+        """As `process`, for any task of the event loop.
+
+        Where an output event is with the sink, this one comes after it: readers get events in the order of
+        their numbers.
+        """
+        if self._delivering:
+            self._later.append((kind, fields))
+        else:
+            self.process(kind, **fields)
 
     async def output(self, kind: type[OutputEvent], invocation_id: str, **fields: Any) -> None:
         """Deliver one output event: to the sink first, awaited, then to readers and observers.
@@ -110,12 +135,13 @@ class Emitter:
         sequence = self._sequence
         try:
             if self._sink is not None:
+                self._delivering = True
                 await self._sink.emit(event)
         except Exception:
             self._sink_failed = True
             raise
         finally:
-            self._publish(event, sequence)
+            self._delivered(event, sequence)
         if self.feed is not None and self.feed.behind:
             await self.feed.room()
 
@@ -132,6 +158,7 @@ class Emitter:
         if self._sink is None:
             self._publish(event, sequence)
             return
+        self._delivering = True
         task = asyncio.current_task()
         kept = None
         if self._sink is not None and task is not None and task.cancelling():
@@ -149,6 +176,6 @@ class Emitter:
                 _log.exception("sink failed on model.end; the outcome stands")
         finally:
             self._sink_failed = False  # of this call; a runner's emitter tells of others as well
-            self._publish(event, sequence)
+            self._delivered(event, sequence)
         if kept is not None:
             put_off(kept)

@@ -14,6 +14,10 @@ expect (R164). An entry of the script is
   where the reply would be otherwise; `broken` shows previews first;
 - a function of the request, sync or async, that returns either: the answer then depends on what
   was really asked (R172).
+
+Its replies are made of parts, so nothing is read out of their text: under a dialect with ``call_text`` a scripted
+call is a call, a tag in a scripted text stays text, and only the measured request is written as for such a model.
+`ReplayServer` and `ReplayProvider` hand over the bytes that a model wrote, and those are read as on the wire.
 """
 
 from __future__ import annotations
@@ -177,7 +181,8 @@ class ScriptedProvider:
     Args:
         script: the entries, in order.
         deltas: characters of text, reasoning or arguments in one preview; None gives each whole.
-        model, dialect: as a real provider's; the dialect decides how a request is measured.
+        model, dialect: as a real provider's; the dialect decides how a request is measured, and
+            what an agent asks; see the module's docstring for one with ``call_text``.
         max_request_bytes: as for `ChatCompletions`.
 
     Attributes:

@@ -2,7 +2,8 @@
 
 Strict JSON, then the schema, then the typed decode. Nothing is filled in, converted, dropped or
 repaired on the way (R19, R52-R54); a default fills a parameter that was not given, as it does in
-any Python call. Three outcomes:
+any Python call. A tool may ask for one step between the first two, which converts some JSON types
+(`coercion`); where the result is refused too, what the model wrote is judged. Three outcomes:
 
 - the arguments;
 - `ArgumentsRefused`, whose ``feedback`` says which argument, what was expected and what came, so
@@ -25,17 +26,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from ..admission import parse
 from ..errors import AdmissionError, InputError, ToolDefinitionError
-from .exactness import difference, may_change
+from .coercion import Coercion
+from .exactness import difference, is_exactly, may_change
 from .validator import SchemaMismatch, json_type
 
-__all__ = ["Arguments", "ArgumentsRefused", "FEEDBACK_CHARS"]
+__all__ = ["Admitted", "Arguments", "ArgumentsRefused", "FEEDBACK_CHARS"]
 
 FEEDBACK_CHARS: Final = 560
 """Ceiling of one feedback text on refused arguments."""
@@ -76,6 +77,19 @@ class ArgumentsRefused(InputError):
         return self.feedback
 
 
+class Admitted(NamedTuple):
+    """Arguments that a tool takes.
+
+    Attributes:
+        arguments: what `Tool.invoke` takes.
+        converted: what was converted on the way, as ``$.count: string to integer``; see `coercion`.
+            Empty where the tool asks for no conversion.
+    """
+
+    arguments: dict[str, Any]
+    converted: tuple[str, ...] = ()
+
+
 class Arguments:
     """Admits JSON texts as values of one type: the argument texts of a tool, or a model's output.
 
@@ -84,19 +98,26 @@ class Arguments:
         check: the schema check; made when first used, since making it takes about a millisecond.
         kind: the type to decode into, a struct where `admit` is used; None hands the parsed object
             on as it is.
+        coercion: converts before the check; None converts nothing.
     """
 
-    __slots__ = ("_check", "_compare", "_decode", "_kind", "_make_check", "_own_code", "_tool")
+    __slots__ = ("_check", "_coercion", "_compare", "_decode", "_kind", "_make_check", "_own_code", "_tool")
 
-    def __init__(self, tool: str, make_check: Callable[[], Callable[[Any], None]], kind: Any) -> None:
-        self._tool, self._make_check, self._kind = tool, make_check, kind
+    def __init__(
+        self,
+        tool: str,
+        make_check: Callable[[], Callable[[Any], None]],
+        kind: Any,
+        coercion: Coercion | None = None,
+    ) -> None:
+        self._tool, self._make_check, self._kind, self._coercion = tool, make_check, kind, coercion
         self._check: Callable[[Any], None] | None = None
         self._compare = self._own_code = False
         if kind is not None:
             self._compare, self._own_code = may_change(tool, kind)
 
-    def admit(self, text: str) -> dict[str, Any]:
-        """The keyword arguments; see the module's docstring.
+    def admit(self, text: str) -> Admitted:
+        """The keyword arguments, and what was converted; see the module's docstring.
 
         Args:
             text: as the model wrote it. "" and ``null`` mean no arguments, and are checked as ``{}``.
@@ -105,11 +126,12 @@ class Arguments:
             ArgumentsRefused: the model may correct its arguments.
             ToolDefinitionError: the schema or a type of the tool is at fault.
         """
-        typed: Any = self.take(text)
-        return typed if self._kind is None else msgspec.structs.asdict(typed)
+        value: Any = _parsed(text) if text else {}
+        typed, converted = self._coerced({} if value is None else value, text)
+        return Admitted(typed if self._kind is None else msgspec.structs.asdict(typed), converted)
 
     def take(self, text: str) -> Any:
-        """The arguments as one value of the type, by the rules of `admit`.
+        """The arguments as one value of the type, by the rules of `admit`, with nothing converted.
 
         Raises:
             ArgumentsRefused, ToolDefinitionError: as `admit`.
@@ -125,6 +147,17 @@ class Arguments:
             ToolDefinitionError: the schema or the type is at fault.
         """
         return self._checked(_parsed(text), text)
+
+    def _coerced(self, value: Any, text: str) -> tuple[Any, tuple[str, ...]]:
+        """The typed value, and what was converted: all that can be, or nothing."""
+        if self._coercion is not None:
+            made, told = self._coercion.convert(value, text)
+            if told:
+                try:
+                    return self._checked(made, text), told
+                except ArgumentsRefused:
+                    pass  # what the model wrote is what is spoken of
+        return self._checked(value, text), ()
 
     def _checked(self, value: Any, text: str) -> Any:
         if type(value) is not dict:
@@ -181,17 +214,10 @@ def _is_rounded(text: str) -> bool:
     def look(literal: str) -> None:
         nonlocal rounded
         value = float(literal)
-        rounded = rounded or (value.is_integer() and not _is_exactly(literal, value))
+        rounded = rounded or (value.is_integer() and not is_exactly(literal, value))
 
     json.loads(text, parse_float=look, parse_int=str)
     return rounded
-
-
-def _is_exactly(literal: str, value: float) -> bool:
-    try:
-        return Decimal(literal) == Decimal(value)
-    except InvalidOperation:  # an exponent that is out of all bounds
-        return False
 
 
 def _parsed(text: str) -> Any:

@@ -12,6 +12,7 @@ from ..errors import InputError, ToolDefinitionError
 from ..messages import FunctionSpec
 from ..messages.require import is_tool_name
 from .arguments import Arguments
+from .coercion import Coercion
 from .context import SelectionContext, ToolContext
 from .schema import admit_schema
 from .signature import Signature, read_signature, struct_schema
@@ -57,6 +58,7 @@ def read_definition(
     description: str | None,
     scope: Mapping[str, Any],
     context: type[ToolContext[Any]] | type[SelectionContext],
+    coerce: bool,
 ) -> Definition:
     """Read a typed function.
 
@@ -65,6 +67,7 @@ def read_definition(
         description: by default the first paragraph of its docstring.
         scope: names visible where the function is defined.
         context: what a parameter of that annotation is given; the model does not see it.
+        coerce: whether arguments are converted, see `coercion`.
 
     Raises:
         ToolDefinitionError: it is no function that returns a value, or names the parameter, the
@@ -88,7 +91,12 @@ def read_definition(
             parameters=admitted.text,
         ),
         signature=signature,
-        arguments=Arguments(known, lambda: compile_check(known, admitted), signature.arguments),
+        arguments=Arguments(
+            known,
+            lambda: compile_check(known, admitted),
+            signature.arguments,
+            Coercion(admitted.text) if coerce else None,
+        ),
         owner=owner_of(fn),
     )
 

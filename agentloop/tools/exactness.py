@@ -24,7 +24,7 @@ from ..admission.paths import path_step
 from ..errors import ToolDefinitionError
 from ..limits import SAFE_INTEGER
 
-__all__ = ["difference", "may_change"]
+__all__ = ["difference", "is_exactly", "may_change"]
 
 _COMPARED: Final = (
     inspect.FloatType,
@@ -197,3 +197,11 @@ def _spelling(value: Any) -> Any:
             held = held.normalize(decimal.Context(prec=len(value), traps=[]))
         return msgspec.json.encode(held).decode()
     return value
+
+
+def is_exactly(literal: str, value: float) -> bool:
+    """Whether a JSON number, as it is written, is the number that a float read of it holds."""
+    try:
+        return decimal.Decimal(literal) == decimal.Decimal(value)
+    except decimal.InvalidOperation:  # an exponent that is out of all bounds
+        return False

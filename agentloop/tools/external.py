@@ -40,7 +40,7 @@ def external(
     def make(stub: Callable[..., Any]) -> Tool:
         if isinstance(stub, Tool):
             raise ToolDefinitionError("bad_tool", "", "expected a function, got Tool")
-        read = read_definition(stub, name=name, description=description, scope=scope, context=ToolContext)
+        read = read_definition(stub, name=name, description=description, scope=scope, context=ToolContext, coerce=False)
         if read.signature.context is not None:
             rule = f"{read.signature.context}: expected no ToolContext, as nothing of an external tool runs here"
             raise ToolDefinitionError("bad_tool", read.spec.name, rule)

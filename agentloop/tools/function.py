@@ -12,7 +12,8 @@ from ..admission import parse
 from ..errors import InputError, ToolDefinitionError
 from ..limits import TOOL_GRACE, TOOL_TIMEOUT
 from ..messages import FunctionSpec, ToolResult
-from .arguments import Arguments
+from .arguments import Admitted, Arguments
+from .coercion import Coercion
 from .context import STAGE_CHARS, SelectionContext, ToolContext
 from .definition import by_keyword, check_tool_name, is_async, owner_of, read_definition, run_elsewhere
 from .policy import NeedsApproval, ToolPolicy, external_policy, selection_policy
@@ -137,6 +138,7 @@ class Tool:
             "recovery": self.policy.recovery_kind,
             "strict": self.spec.strict,
             "timeout": self.policy.timeout,
+            **({"coerce": True} if self.policy.coerce else {}),
             **{name: value for name, value in stated.items() if value is not None},
         }
 
@@ -156,7 +158,8 @@ class Tool:
 
         Args:
             parameters: the schema of the arguments object, as a plain dict or JSON text. It is only
-                checked against: arguments reach ``call`` exactly as the model wrote them.
+                checked against: arguments reach ``call`` exactly as the model wrote them, unless
+                ``policy`` says ``coerce=True``.
             call: sync or async; gets the arguments and a `ToolContext`.
             policy: a lookup in it (``recovery=``) gets the same.
             owner: who defines it, for errors; by default the name of ``call``.
@@ -179,7 +182,7 @@ class Tool:
             function=call,
             call=call,
             lookup=_checked_lookup(name, policy.recovery),
-            arguments=Arguments(name, lambda: check, None),
+            arguments=Arguments(name, lambda: check, None, Coercion(admitted.text) if policy.coerce else None),
         )
 
     @classmethod
@@ -193,6 +196,7 @@ class Tool:
         refine: tuple[Check, ...] = (),
         errors: tuple[type[Exception], ...] = (),
         max_output_bytes: int | None = None,
+        coerce: bool = False,
         owner: str = "",
         strict: bool | None = None,
     ) -> Tool:
@@ -203,6 +207,7 @@ class Tool:
             resolve: sync; builds the value from the arguments and a `SelectionContext`.
             refine: sync checks of the arguments; each returns None, or the reason why they are refused.
             errors, max_output_bytes: see `ToolPolicy`; they count in an agent's loop only.
+            coerce: see `ToolPolicy`.
 
         Raises:
             ToolDefinitionError: as `from_schema`, or ``resolve`` or a check is async.
@@ -213,13 +218,13 @@ class Tool:
         resolver = read_resolver(name, resolve, refine)
         return cls(
             FunctionSpec(name=name, description=description, parameters=admitted.text, strict=strict),
-            policy=selection_policy(errors=errors, max_output_bytes=max_output_bytes),
+            policy=selection_policy(errors=errors, max_output_bytes=max_output_bytes, coerce=coerce),
             kind="selection",
             owner=owner or owner_of(resolve),
             function=resolve,
             call=in_loop(name, resolver),
             lookup=None,
-            arguments=Arguments(name, lambda: check, None),
+            arguments=Arguments(name, lambda: check, None, Coercion(admitted.text) if coerce else None),
             resolve=resolver,
         )
 
@@ -269,6 +274,14 @@ class Tool:
         Raises:
             ArgumentsRefused: they are no JSON, or do not fit; its ``feedback`` is for the model.
             ToolDefinitionError: the schema or a type of the tool is at fault; the run ends.
+        """
+        return self.admitted(arguments_text).arguments
+
+    def admitted(self, arguments_text: str) -> Admitted:
+        """As `admit`, with what was converted on the way (`ToolPolicy.coerce`).
+
+        Raises:
+            ArgumentsRefused, ToolDefinitionError: as `admit`.
         """
         return self._arguments.admit(arguments_text)
 
@@ -350,6 +363,7 @@ def tool(
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
     approval: Literal["required"] | NeedsApproval | None = None,
+    coerce: bool = False,
     policy: ToolPolicy | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
@@ -367,6 +381,7 @@ def tool(
     max_output_bytes: int | None = None,
     recovery: Literal["repeat", "settle"] | Lookup | None = None,
     approval: Literal["required"] | NeedsApproval | None = None,
+    coerce: bool = False,
     policy: ToolPolicy | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, sync or async; used as ``@tool`` or ``@tool(…)``.
@@ -380,7 +395,7 @@ def tool(
     Args:
         name: by default the function's.
         description: by default the first paragraph of its docstring.
-        idempotent, timeout, grace, retries, max_calls, errors, max_output_bytes, recovery, approval: see
+        idempotent, timeout, grace, retries, max_calls, errors, max_output_bytes, recovery, approval, coerce: see
             `ToolPolicy`.
         policy: all of these at once, instead of them.
 
@@ -399,6 +414,7 @@ def tool(
         max_output_bytes=max_output_bytes,
         recovery=recovery,
         approval=approval,
+        coerce=coerce,
     )
     if policy is not None and type(policy) is not ToolPolicy:
         raise InputError(f"tool: expected policy= to be a ToolPolicy, got {type(policy).__name__}")
@@ -416,7 +432,9 @@ def _from_function(
 ) -> Tool:
     if isinstance(fn, Tool):
         raise ToolDefinitionError("bad_tool", "", f"expected a function, got {type(fn).__name__}")
-    read = read_definition(fn, name=name, description=description, scope=scope, context=ToolContext)
+    read = read_definition(
+        fn, name=name, description=description, scope=scope, context=ToolContext, coerce=policy.coerce
+    )
     known, lookup = read.spec.name, None
     if callable(policy.recovery):
         lookup = by_keyword(policy.recovery, read_lookup(known, policy.recovery, scope, read.signature))

@@ -19,7 +19,7 @@ from ..admission import parse
 from ..errors import InputError, OutputRefused, ToolDefinitionError
 from ..messages import FunctionSpec, ToolResult
 from ..messages.require import is_tool_name
-from .arguments import Arguments, ArgumentsRefused
+from .arguments import Admitted, Arguments, ArgumentsRefused
 from .context import SelectionContext, ToolContext
 from .function import Tool
 from .policy import selection_policy
@@ -159,8 +159,8 @@ class _Whole(Arguments):
 
     __slots__ = ()
 
-    def admit(self, text: str) -> dict[str, Any]:
-        return {_WHOLE: self.take(text)}
+    def admit(self, text: str) -> Admitted:
+        return Admitted({_WHOLE: self.take(text)})
 
 
 def _taken(_arguments: dict[str, Any], _context: ToolContext[Any]) -> ToolResult:

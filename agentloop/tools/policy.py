@@ -42,7 +42,8 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         max_calls: how often it may be started in one run, repetitions included, 1 and up; None is no
             limit of its own. A call over it is refused with feedback that says so, and the run goes on.
         max_output_bytes: ceiling of its result as JSON, in bytes, 256 and up; None takes the
-            run's feedback limit. Longer text is cut, with a mark that states its full size.
+            run's feedback limit. Longer text is cut, with a mark that states its full size; in a run it
+            is kept whole besides, where there is room (`Runtime.output`).
         errors: exception types whose message a model may read; any other exception than
             `ToolFailed` ends the run (R61, R62). A base class of the project's own errors
             declares none of those: they are declared by their own names only.
@@ -58,6 +59,9 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             and may be asked more than once about a call, so it must be pure: the same answer for the same
             arguments, without an effect. What it raises ends the run (`ApprovalFailed`), and the call
             does not run. A call is asked about once a reply is stored; an approved one is not asked again.
+        coerce: whether arguments whose JSON types do not fit the schema are converted where their meaning
+            is beyond doubt: ``"3"`` for an integer, ``12`` for a string, a string that holds an object
+            for an object (`agentloop.tools.coercion`). What was converted is stored and told.
 
     Raises:
         InputError: a value of another type or outside its range, by name.
@@ -72,13 +76,16 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     errors: tuple[type[Exception], ...] = ()
     recovery: Literal["repeat", "settle"] | Lookup | None = None
     approval: Literal["required"] | NeedsApproval | None = None
+    coerce: bool = False
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
             check_seconds("ToolPolicy.timeout", self.timeout)
+        for name in ("idempotent", "coerce"):
+            value = getattr(self, name)
+            if type(value) is not bool:
+                raise InputError(f"ToolPolicy.{name}: expected a bool, got {type(value).__name__}")
         check_seconds("ToolPolicy.grace", self.grace)
-        if type(self.idempotent) is not bool:
-            raise InputError(f"ToolPolicy.idempotent: expected a bool, got {type(self.idempotent).__name__}")
         if self.retries is not None:
             check_count("ToolPolicy.retries", self.retries, 0)
             if self.retries and not self.idempotent:
@@ -135,13 +142,15 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.approval or "none"
 
 
-def selection_policy(*, errors: tuple[type[Exception], ...], max_output_bytes: int | None) -> ToolPolicy:
+def selection_policy(
+    *, errors: tuple[type[Exception], ...], max_output_bytes: int | None, coerce: bool = False
+) -> ToolPolicy:
     """The policy of a selection: it has no effect, so it may be built again, and it has no clock.
 
     Raises:
         InputError: as `ToolPolicy`.
     """
-    return ToolPolicy(timeout=None, idempotent=True, errors=errors, max_output_bytes=max_output_bytes)
+    return ToolPolicy(timeout=None, idempotent=True, errors=errors, max_output_bytes=max_output_bytes, coerce=coerce)
 
 
 def external_policy() -> ToolPolicy:

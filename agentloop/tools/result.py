@@ -119,17 +119,20 @@ def _checked(value: Any, path: str, depth: int) -> Any:
     return value
 
 
-def cut_result(result: ToolResult, max_bytes: int) -> ToolResult:
+def cut_result(result: ToolResult, max_bytes: int, *, note: str = "") -> ToolResult:
     """The result, cut to ``max_bytes`` of JSON (`ToolResult` encoded, escapes included).
 
     A cut text ends in a mark that states the full size; characters and escapes stay whole.
     ``max_bytes`` below about 160 leaves the mark alone, which may then be longer.
+
+    Args:
+        note: what the mark says besides.
     """
     size = len(_ENCODER.encode(result))
     if size <= max_bytes:
         return result
     whole = result.text
-    mark = f"\n[cut: the full output is {len(whole.encode())} bytes]"
+    mark = f"\n[cut: the full output is {len(whole.encode())} bytes{note}]"
     room = max_bytes - len(_ENCODER.encode(ToolResult(status=result.status, content=(TextContent(text=mark),))))
     return ToolResult(status=result.status, content=(TextContent(text=_head(whole, room) + mark),))
 

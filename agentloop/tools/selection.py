@@ -26,6 +26,7 @@ def selection(
     refine: tuple[Check, ...] = (),
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
+    coerce: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def selection(
     fn: Callable[..., Any] | None = None,
@@ -36,6 +37,7 @@ def selection(
     refine: tuple[Check, ...] = (),
     errors: tuple[type[Exception], ...] = (),
     max_output_bytes: int | None = None,
+    coerce: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a selection of a typed sync function; used as ``@selection`` or ``@selection(…)``.
 
@@ -51,19 +53,22 @@ def selection(
         refine: sync checks, each called with the keyword arguments of the function, in this order and
             before it. A check returns None, or a str: the reason why the arguments are refused.
         errors, max_output_bytes: see `ToolPolicy`; they count in an agent's loop only.
+        coerce: see `ToolPolicy`.
 
     Raises:
         ToolDefinitionError: as `tool`; the function or a check is async, or a check does not take
             the parameters.
-        InputError: ``errors`` or ``max_output_bytes`` is outside its range.
+        InputError: ``errors``, ``max_output_bytes`` or ``coerce`` is outside its range.
     """
-    policy = selection_policy(errors=errors, max_output_bytes=max_output_bytes)
+    policy = selection_policy(errors=errors, max_output_bytes=max_output_bytes, coerce=coerce)
     scope = dict(sys._getframe(1).f_locals)  # types local to the defining function, for string annotations
 
     def make(function: Callable[..., Any]) -> Tool:
         if isinstance(function, Tool):
             raise ToolDefinitionError("bad_tool", "", "expected a function, got Tool")
-        read = read_definition(function, name=name, description=description, scope=scope, context=SelectionContext)
+        read = read_definition(
+            function, name=name, description=description, scope=scope, context=SelectionContext, coerce=coerce
+        )
         known = read.spec.name
         resolve = read_resolver(known, function, refine, read=read.signature)
         return Tool(

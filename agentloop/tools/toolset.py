@@ -33,8 +33,8 @@ class ToolSet:
         specs: what the model sees, in order.
         repeatable, lookups: names of the tools whose lost calls run again, and of those with a lookup.
         digest: hex SHA-256 over each tool's schema, name, description, kind, idempotence, kind of
-            recovery and budgets, their order, and the policy version; not over library versions
-            or the code of a lookup (R67).
+            recovery, budgets and whether it converts, their order, and the policy version; not over
+            library versions or the code of a lookup (R67).
 
     Raises:
         ToolDefinitionError: ``duplicate_tool_name`` names both owners; ``bad_tool`` for what is no

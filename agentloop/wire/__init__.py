@@ -1,6 +1,7 @@
 """Sans-IO Chat Completions: bytes of a stream become one checked reply, values become a request."""
 
 from .assembler import ReplyAssembler
+from .call_text import CallText, CallTextRefused, TextCall, ToolCallParser
 from .check import Verdict, check_stream, narrowest_verdict
 from .deltas import CallDelta, Delta, ReasoningDelta, TextDelta
 from .dialect import ALLOWANCES, Dialect
@@ -13,6 +14,8 @@ from .sse import ServerSentEvent, SSEDecoder
 __all__ = [
     "ALLOWANCES",
     "CallDelta",
+    "CallText",
+    "CallTextRefused",
     "Delta",
     "Dialect",
     "EncodedRequest",
@@ -23,7 +26,9 @@ __all__ = [
     "ReplyAssembler",
     "SSEDecoder",
     "ServerSentEvent",
+    "TextCall",
     "TextDelta",
+    "ToolCallParser",
     "Verdict",
     "check_stream",
     "decode_messages",

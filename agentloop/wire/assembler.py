@@ -126,7 +126,7 @@ class ReplyAssembler:
         if stencil is not None and (text := stencil.read_one(chunk)) is not None:
             sse.bytes_seen = seen
             sse.dispatched += 1
-            if stencil.field != "content" or not text:
+            if stencil.field != draft.direct or not text:
                 draft.take_texts(stencil.field, [text])
                 return draft.show()
             offset = draft.text_chars

@@ -10,8 +10,10 @@ from ..errors import StreamRefused
 from ..limits import EVENT_BYTES, RESPONSE_BYTES
 from ..messages.reply import ModelReply
 from .assembler import ReplyAssembler
+from .call_text import CallText
 from .dialect import Dialect
 from .presets import LENIENT, OPENAI, narrowest_first
+from .presets import dialect as preset
 
 __all__ = ["Verdict", "check_stream", "narrowest_verdict"]
 
@@ -58,6 +60,7 @@ def _verdict(assembler: ReplyAssembler, chunks: Iterable[bytes]) -> Verdict:
 def narrowest_verdict(
     chunks: Iterable[bytes],
     *,
+    call_text: CallText | None = None,
     max_event_bytes: int = EVENT_BYTES,
     max_response_bytes: int = RESPONSE_BYTES,
 ) -> Verdict:
@@ -65,9 +68,12 @@ def narrowest_verdict(
 
     The widest preset reads first, and no further than its ``[DONE]`` or its refusal: what it refuses no
     preset admits, and its refusal is the verdict then, because it read furthest.
+
+    Args:
+        call_text: how calls are written in the text, in every preset; None for native calls.
     """
-    limits = {"max_event_bytes": max_event_bytes, "max_response_bytes": max_response_bytes}
-    widest = ReplyAssembler(LENIENT, **limits)
+    limits: dict[str, int] = {"max_event_bytes": max_event_bytes, "max_response_bytes": max_response_bytes}
+    widest = ReplyAssembler(preset(LENIENT.name, call_text=call_text), **limits)
     held: list[bytes] = []
 
     def reading() -> Iterator[bytes]:
@@ -79,8 +85,8 @@ def narrowest_verdict(
     if wide.reply is None:
         return wide
     body = b"".join(held)
-    for preset in narrowest_first():
-        verdict = check_stream([body], preset, **limits)
+    for known in narrowest_first():
+        verdict = check_stream([body], preset(known.name, call_text=call_text), **limits)
         if verdict.reply is not None:
             return verdict
     return wide

@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from .call_text import CallText, require_call_text
+
 __all__ = ["ALLOWANCES", "Dialect"]
 
 
@@ -26,6 +28,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         json_schema: whether every model of the server takes ``response_format`` of type ``json_schema``.
         schema_with_tools: whether the models may still call tools in a request that asks for one.
         forced_call: whether ``tool_choice`` makes its models call a tool.
+        call_text: how its models write calls in their text, for models without calls of their own; None for
+            native calls. A request then has no ``tools``: they are told in the instructions, the calls so far
+            stand in assistant text, and results in user messages. A native call in a reply is refused.
         (the others): one allowance each; `ALLOWANCES` has the reason and the evidence.
     """
 
@@ -37,6 +42,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     json_schema: bool = True
     schema_with_tools: bool = True
     forced_call: bool = True
+    call_text: CallText | None = None
 
     identity_late: bool = False
     identity_empty_later: bool = False
@@ -68,6 +74,20 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     usage_in_x_groq: bool = False
     usage_in_choice: bool = False
     choices_absent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.call_text is not None:
+            require_call_text(self.call_text, where="Dialect.call_text")
+
+    @property
+    def forces_calls(self) -> bool:
+        """Whether a request can make a model call a tool: what is said in words cannot."""
+        return self.forced_call and self.call_text is None
+
+    @property
+    def calls_beside_schema(self) -> bool:
+        """Whether a model that is held to a schema may still call tools: calls in its text would be held to it too."""
+        return self.schema_with_tools and self.call_text is None
 
     def allowances(self) -> tuple[str, ...]:
         """The names of the allowances that are on, in the order of `ALLOWANCES`."""

@@ -33,6 +33,7 @@ from .native import NativeParts, details_text, parts_thinking
 from .plain import PlainCall, PlainDelta
 from .stencil import StencilMaker
 from .surrogates import Halves
+from .tagged import TaggedText
 from .usage import UsageReport
 
 __all__ = ["DONE", "Draft"]
@@ -59,6 +60,7 @@ class Draft:
         new_text, new_reasoning, touched: what the present read brought: texts, and calls by position.
         plain_calls: calls with an index below it need no rule for a piece that only brings arguments.
         calls: the open calls.
+        direct: the field whose text is shown as it comes; ``""`` where calls are in the text.
         reply: the checked reply, once it is complete.
     """
 
@@ -70,9 +72,12 @@ class Draft:
         "_max_reply_bytes",
         "_native",
         "_reasoning_chars",
+        "_tagged",
+        "_tagged_shown",
         "_text_at",
         "_usage",
         "calls",
+        "direct",
         "finished",
         "last_id",
         "last_model",
@@ -110,6 +115,9 @@ class Draft:
         self._max_reply_bytes = max_reply_bytes
         self._identity = Identity(dialect)
         self._usage = UsageReport(dialect)
+        self._tagged = None if dialect.call_text is None else TaggedText(dialect.call_text)
+        self._tagged_shown = 0  # calls of it that a preview showed
+        self.direct = "content" if self._tagged is None else ""
         self._native: NativeParts | None = None
         self._finish: str | None = None
         self._text_at: int | None = None  # number of calls that began before the text
@@ -202,6 +210,8 @@ class Draft:
         return self._native
 
     def _add_call(self, piece: CallPiece) -> None:
+        if self._tagged is not None:
+            raise Fault("bad_shape", "no tool_calls: calls are in the text (call_text)", "a piece of a call")
         before = len(self.calls.calls)
         call = self.calls.add(piece)
         self.touched[call.position] = call
@@ -217,7 +227,7 @@ class Draft:
             self.late = True
         take = self._halves.take
         if choice.parts:
-            self._kept().add_parts(choice.parts, before=[*self.text, *self.new_text])
+            self._kept().add_parts(choice.parts, before=self._written())
         content = take("content", choice.content)
         if content:
             self.new_text.append(content)
@@ -243,6 +253,10 @@ class Draft:
         if choice.finish is not None:
             self._take_finish(choice.finish)
 
+    def _written(self) -> list[str]:
+        """All body text so far, as it came."""
+        return [*(self.text if self._tagged is None else self._tagged.written), *self.new_text]
+
     def _check_late(self, choice: ChoicePiece) -> None:
         if choice.has_calls and not self._dialect.calls_after_finish:
             raise Fault("after_terminal", "no delta after the finish", "a piece of a call")
@@ -258,7 +272,10 @@ class Draft:
         self.finished, self._finish = True, word
         self._usage.finish()
         self._check_halves()
-        if not self._dialect.calls_after_finish:
+        if self._tagged is not None:
+            if not self._dialect.delta_after_finish:
+                self._end_tagged(self._tagged)
+        elif not self._dialect.calls_after_finish:
             self._settle_calls()
 
     def _check_halves(self) -> None:
@@ -277,16 +294,19 @@ class Draft:
             raise Fault("missing_terminal", "a finish before [DONE]", "none")
         self._check_halves()
         usage = self._usage.settle()
+        tagged = self._tagged
+        if tagged is not None:
+            self._end_tagged(tagged)
         calls = self._settle_calls()
         opened = [self.calls.calls[position] for position, _ in calls]
         extras = {str(at): call.extras for at, call in enumerate(opened) if call.extras}
         reply = ModelReply(
             id=self._identity.id,
             model=self._identity.model,
-            output=self._output(calls),
+            output=self._output(calls) if tagged is None else self._tagged_output(tagged),
             termination=Termination.of(self._finish),
             usage=usage,
-            native=self._kept().build(extras),
+            native=self._kept().build(extras, None if tagged is None else tagged.native()),
         )
         if self._max_reply_bytes is not None:
             self._check_size(len(msgspec.json.encode(reply)))
@@ -295,7 +315,7 @@ class Draft:
 
     def _settle_calls(self) -> list[tuple[int, ToolCall]]:
         calls = self.calls.settle()
-        if self._finish == "tool_calls" and not calls:
+        if self._finish == "tool_calls" and not calls and not (self._tagged is not None and self._tagged.calls):
             raise Fault("terminal_conflict", "a call before the finish tool_calls", "none")
         return calls
 
@@ -309,6 +329,43 @@ class Draft:
             output.insert(before, Text(text=text))
         return tuple(output)
 
+    # calls in the text
+
+    def _split(self, tagged: TaggedText) -> None:
+        """Take the text of the present read for what it is: visible, or of a call."""
+        if self.new_text:
+            text = "".join(self.new_text)
+            self.new_text.clear()
+            tagged.feed(text)
+
+    def _end_tagged(self, tagged: TaggedText) -> None:
+        """No text comes any more."""
+        self._split(tagged)
+        tagged.end()
+        self._settle_calls()
+
+    def _tagged_output(self, tagged: TaggedText) -> tuple[Text | ToolCall, ...]:
+        output: list[Text | ToolCall] = [*tagged.calls]
+        text = "".join([*self.text, *tagged.fresh])
+        if text:
+            output.insert(tagged.text_at or 0, Text(text=text))
+        return tuple(output)
+
+    def _show_tagged(self, tagged: TaggedText) -> list[Delta]:
+        """The visible text of the present read, and the calls that became complete in it."""
+        self._split(tagged)
+        text = tagged.take()
+        deltas: list[Delta] = []
+        if text:
+            self.text.append(text)
+            deltas.append(TextDelta(text, self.text_chars))
+            self.text_chars += len(text)
+        for position in range(self._tagged_shown, len(tagged.calls)):
+            call = tagged.calls[position]
+            deltas.append(CallDelta(position, call.id, call.name, call.arguments.text))
+        self._tagged_shown = len(tagged.calls)
+        return deltas
+
     # sizes and previews
 
     def room(self) -> int:
@@ -316,7 +373,8 @@ class Draft:
         if self._max_reply_bytes is None:
             return sys.maxsize
         new = sum(map(len, self.new_text)) + sum(map(len, self.new_reasoning))
-        return self._max_reply_bytes - self.text_chars - self._reasoning_chars - self.calls.chars - new
+        text_chars = self.text_chars if self._tagged is None else self._tagged.written_chars
+        return self._max_reply_bytes - text_chars - self._reasoning_chars - self.calls.chars - new
 
     def check_room(self) -> None:
         """Hold the reply's characters against its limit.
@@ -341,7 +399,9 @@ class Draft:
             self.new_reasoning.clear()
             deltas.append(ReasoningDelta(text, self._reasoning_chars))
             self._reasoning_chars += len(text)
-        if self.new_text:
+        if self._tagged is not None:
+            deltas += self._show_tagged(self._tagged)
+        elif self.new_text:
             text = "".join(self.new_text)
             self.new_text.clear()
             self.text.append(text)

@@ -9,6 +9,11 @@ costs the encoding of what is new, plus one copy of the whole.
 
 What a message says is sent as it is. A tool's result is a ``tool`` message and nothing else (R34);
 its status is not a field of the protocol, and no word is added to its text (R33).
+
+Where a dialect has its calls in text, a request has no ``tools``, and what it would say there ends the leading
+system message; an assistant message is the text as the model wrote it, and the results of its calls are one user
+message. The order and the prefix stay. An exchange that holds a call which could not be read is written so in every
+dialect, since no server takes such a call.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from ..admission.canonical import canonical
 from ..admission.strict_json import parse
 from ..errors import AdmissionError, HistoryError, InputError
 from ..messages.exchange import ModelExchange
+from ..messages.instruction import leading_system, lengthened
 from ..messages.parts import ImagePart, TextPart, ToolCall
 from ..messages.reply import ModelReply
 from ..messages.request import (
@@ -34,6 +40,8 @@ from ..messages.request import (
     ToolChoice,
     UserMessage,
 )
+from .call_text import MALFORMED_CALL, CallText, ToolCallParser, call_instruction, written_text
+from .catalogue import declared_tool, schema_text
 from .dialect import Dialect
 
 __all__ = ["EncodedRequest", "encode_message", "encode_request"]
@@ -65,7 +73,8 @@ class EncodedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         head: everything up to and with the ``[`` of ``messages``.
         parts: the bytes of each message and exchange, in order.
-        tool_bytes: size of the ``tools`` array inside ``head``; 0 without tools.
+        tool_bytes: size of the ``tools`` array inside ``head``, or of what is said of the tools in the first of
+            ``parts``; 0 without tools.
         messages, exchanges: how many elements of each the request has.
         fresh: how many of ``parts`` had to be encoded now.
     """
@@ -118,6 +127,8 @@ def encode_request(request: ModelRequest, *, model: str, dialect: Dialect) -> En
                 found = item.__dict__[key] = _encode_new(item, dialect, f"$.{place}[{at}]")
             parts.append(found)
     head = _HEADS.of(request, model, dialect)
+    if head.instruction:
+        fresh += _OPENINGS.put(parts, request.messages, head.instruction)
     return EncodedRequest(
         head=head.data,
         parts=tuple(parts),
@@ -145,16 +156,27 @@ def encode_message(message: Message, dialect: Dialect) -> bytes:
 
 def _memory_key(dialect: Dialect) -> str:
     """Name the encode profile: everything of a dialect that changes a message's bytes."""
-    return f"wire {dialect.assistant_content} {' '.join(dialect.replay)}"
+    profile = f"wire {dialect.assistant_content} {' '.join(dialect.replay)}"
+    if dialect.call_text is not None:
+        profile += f" text {_WAYS.setdefault(dialect.call_text, len(_WAYS))}"
+    return profile
+
+
+_WAYS: Final[dict[CallText, int]] = {}
+"""A number for each way to write calls in text; equal ones write the same."""
 
 
 def _encode_new(message: Message, dialect: Dialect, path: str) -> bytes:
     if isinstance(message, ModelExchange):
         return _encode_exchange(message, dialect, path)
     if isinstance(message, SystemMessage):
-        return _json({"role": "system", "content": message.content}, path)
+        return _encode_system(message.content, path)
     content = message.content
     return _json({"role": "user", "content": content if isinstance(content, str) else [*map(_part, content)]}, path)
+
+
+def _encode_system(text: str, path: str) -> bytes:
+    return _json({"role": "system", "content": text}, path)
 
 
 def _part(part: TextPart | ImagePart) -> dict[str, Any]:
@@ -170,10 +192,39 @@ def _encode_exchange(exchange: ModelExchange, dialect: Dialect, path: str) -> by
     if [call.id for call in calls] != [item.tool_call_id for item in exchange.feedback]:
         code = "missing_tool_result" if len(exchange.feedback) < len(calls) else "orphan_tool_result"
         raise HistoryError(code, f"{path}.feedback", "expected one feedback a call, in call order")
+    call_text = dialect.call_text
+    if call_text is None and any(call.name == MALFORMED_CALL for call in calls):
+        call_text = _PLAIN_TEXT if "call_text" in parse(exchange.reply.native.data) else None
+    if call_text is not None:
+        return _encode_in_text(exchange, dialect, call_text, path)
     parts = [_json(_assistant(exchange.reply, dialect), f"{path}.reply")]
     for at, item in enumerate(exchange.feedback):
         message = {"role": "tool", "tool_call_id": item.tool_call_id, "content": item.text}
         parts.append(_json(message, f"{path}.feedback[{at}]"))
+    return b",".join(parts)
+
+
+_PLAIN_TEXT: Final = ToolCallParser()
+"""How a reply with a call that could not be read is written whatever the dialect."""
+
+
+def _encode_in_text(exchange: ModelExchange, dialect: Dialect, call_text: CallText, path: str) -> bytes:
+    """The assistant message as it was written, and one user message with the results, in call order."""
+    reply = exchange.reply
+    native = parse(reply.native.data) if reply.native.data != "{}" else {}
+    content = written_text(reply, native, call_text)
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    as_written = not reply.calls or "call_text" in native  # else parts of content lack the calls
+    for name in dialect.replay:
+        if name in native and name != "calls" and (name != "content" or as_written):
+            message[name] = _raw(native[name])
+    if "refusal" in message and not content:
+        message["content"] = None
+    parts = [_json(message, f"{path}.reply")]
+    if exchange.feedback:
+        pairs = zip(reply.calls, exchange.feedback, strict=True)
+        results = "\n".join(call_text.write_result(call, item) for call, item in pairs)
+        parts.append(_json({"role": "user", "content": results}, f"{path}.feedback"))
     return b",".join(parts)
 
 
@@ -186,7 +237,7 @@ def _assistant(reply: ModelReply, dialect: Dialect) -> dict[str, Any]:
     else:
         message["content"] = None if dialect.assistant_content == "null" else ""
     for name in dialect.replay:
-        if name != "calls" and name in native:
+        if name != "calls" and name in native and not (name == "content" and "call_text" in native):
             message[name] = _raw(native[name])
     if "refusal" in message and not text:
         message["content"] = None
@@ -212,6 +263,7 @@ class _Head(msgspec.Struct, frozen=True):
     dialect: Dialect
     data: bytes
     tool_bytes: int
+    instruction: str
 
 
 class _NewestHead:
@@ -235,13 +287,48 @@ class _NewestHead:
             or head.dialect is not dialect
             or head.model != model
         ):
-            encoded = _encode_tools(tools) if tools else b""
+            instruction = ""
+            encoded = b""
+            if dialect.call_text is not None:
+                instruction = call_instruction(dialect.call_text, tools, options)
+            elif tools:
+                encoded = _encode_tools(tools)
             data = _encode_head(request, model, dialect, encoded)
-            head = self._newest = _Head(options, tools, model, dialect, data, len(encoded))
+            size = len(_json(instruction, "$.tools")) - 2 if instruction else len(encoded)
+            head = self._newest = _Head(options, tools, model, dialect, data, size, instruction)
         return head
 
 
 _HEADS: Final = _NewestHead()
+
+
+class _NewestOpening:
+    """Keeps the newest message that ends with an instruction on tools: a run begins all its requests with it."""
+
+    __slots__ = ("_data", "_instruction", "_message")
+
+    def __init__(self) -> None:
+        self._message: Message | None = None
+        self._instruction = ""
+        self._data = b""
+
+    def put(self, parts: list[bytes], messages: tuple[Message, ...], instruction: str) -> int:
+        """Put the message in its place in front of the others; returns how many had to be encoded for it."""
+        last = leading_system(messages) - 1
+        message = messages[last] if last >= 0 else None
+        known = self._data and message is self._message and instruction == self._instruction
+        if not known:
+            said = instruction if message is None else lengthened(message, instruction)
+            self._data = _encode_system(said, "$.messages[0]")
+            self._message, self._instruction = message, instruction
+        if last >= 0:
+            parts[last] = self._data
+        else:
+            parts.insert(0, self._data)
+        return 0 if known else 1
+
+
+_OPENINGS: Final = _NewestOpening()
 
 
 def _encode_head(request: ModelRequest, model: str, dialect: Dialect, tools: bytes) -> bytes:
@@ -256,7 +343,9 @@ def _encode_head(request: ModelRequest, model: str, dialect: Dialect, tools: byt
     members.update(_scalars(options, dialect))
     if options.response_format is not None:
         members["response_format"] = _response_format(options.response_format)
-    members.update(_tool_options(options, request.tools))
+    asked = _tool_options(options, request.tools)
+    if dialect.call_text is None:  # else it is said in the instruction
+        members.update(asked)
     head = _json(members, "$.options")[:-1]
     if options.extra != "{}" and (extra := _extra_members(options.extra, dialect.max_tokens_field)):
         head = b"%b,%b" % (head, extra)
@@ -297,34 +386,14 @@ def _tool_options(options: ModelOptions, tools: tuple[FunctionSpec, ...]) -> dic
 def _response_format(wanted: ResponseFormat) -> dict[str, Any]:
     if wanted.schema is None:
         return {"type": "json_object"}
-    schema = {"name": wanted.name, "schema": _schema(wanted.schema, "$.options.response_format.schema")}
+    schema = {"name": wanted.name, "schema": schema_text(wanted.schema, "$.options.response_format.schema")}
     return {"type": "json_schema", "json_schema": {**schema, "strict": wanted.strict}}
 
 
 @functools.lru_cache(maxsize=64)
 def _encode_tools(tools: tuple[FunctionSpec, ...]) -> bytes:
     """The ``tools`` array. Remembered: a run sends the same catalogue with every request."""
-    items = []
-    for at, tool in enumerate(tools):
-        function: dict[str, Any] = {"name": tool.name}
-        if tool.description:
-            function["description"] = tool.description
-        function["parameters"] = _schema(tool.parameters, f"$.tools[{at}].parameters")
-        if tool.strict is not None:
-            function["strict"] = tool.strict
-        items.append({"type": "function", "function": function})
-    return _json(items, "$.tools")
-
-
-def _schema(text: str, path: str) -> msgspec.Raw:
-    """A schema's own text, once it is known to be one JSON object."""
-    try:
-        value = parse(text)
-    except AdmissionError as error:
-        raise AdmissionError(path, f"expected the JSON text of a schema; {error.rule}", error.position) from error
-    if type(value) is not dict:
-        raise AdmissionError(path, f"expected the JSON text of an object, got {type(value).__name__}")
-    return msgspec.Raw(text.encode())
+    return _json([declared_tool(tool, f"$.tools[{at}]") for at, tool in enumerate(tools)], "$.tools")
 
 
 @functools.lru_cache(maxsize=64)

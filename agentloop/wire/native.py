@@ -119,8 +119,12 @@ class NativeParts:
         else:
             _extend(self._blocks, block, "thinking", text, ("type",))
 
-    def build(self, calls: dict[str, dict[str, Any]]) -> Native:
-        """The finished supplement; ``calls`` are the unknown fields of calls by their place in the reply.
+    def build(self, calls: dict[str, dict[str, Any]], call_text: dict[str, Any] | None = None) -> Native:
+        """The finished supplement.
+
+        Args:
+            calls: the unknown fields of calls by their place in the reply.
+            call_text: what the model wrote, where calls are text.
 
         Raises:
             Fault: ``bad_shape``, when something in it cannot be kept as JSON.
@@ -133,6 +137,7 @@ class NativeParts:
             "content": [run.build() for run in self._content] if self.has_parts else [],
             "thinking_blocks": [run.build() for run in self._blocks],
             "calls": calls,
+            "call_text": call_text,
             **self._extras,
         }
         kept = {key: value for key, value in data.items() if value}

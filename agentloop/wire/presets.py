@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import InputError
+from .call_text import CallText
 from .dialect import ALLOWANCES, Dialect
 
 __all__ = ["LENIENT", "OPENAI", "PRESETS", "PRESET_NAMES", "dialect", "dialect_for_host", "narrowest_first"]
@@ -233,16 +234,23 @@ _HOSTS: Final = {
 }
 
 
-def dialect(name: str, *, where: str = "dialect") -> Dialect:
+def dialect(name: str, *, call_text: CallText | None = None, where: str = "dialect") -> Dialect:
     """The preset of that name.
 
+        dialect("ollama", call_text=ToolCallParser())  # for a model that writes its calls in its text
+
+    Args:
+        call_text: see `Dialect`; None gives the preset as it is.
+
     Raises:
-        InputError: there is none; the message says ``where`` the name came from, and lists the names.
+        InputError: there is no such preset; the message says ``where`` the name came from, and lists the names.
+            Or ``call_text`` is none.
     """
     try:
-        return PRESETS[name]
+        preset = PRESETS[name]
     except KeyError:
         raise InputError(f"{where}: expected one of {PRESET_NAMES}, got {name!r}") from None
+    return preset if call_text is None else msgspec.structs.replace(preset, call_text=call_text)
 
 
 def dialect_for_host(host: str) -> Dialect:

@@ -18,6 +18,7 @@ from agentloop.cli import main
 from tests.source import ROOT
 from tests.wire.quirks import QUIRKS
 from tests.wire.streams import (
+    COUNTED,
     DONE,
     FIRST,
     HELLO,
@@ -329,3 +330,24 @@ def test_the_project_passes_its_own_yardstick() -> None:
     command = [sys.executable, str(shared("conformance.py")), "--python", sys.executable, "--min-accepted", "1.0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@pytest.mark.parametrize("dialect", [(), ("--dialect", "ollama"), ("--dialect", "auto")])
+def test_calls_in_text_are_read_where_one_says_so(
+    capsys: pytest.CaptureFixture[str], write: Any, dialect: tuple[str, ...]
+) -> None:
+    """(R342)"""
+    path = write(FIRST, text('Hm.<tool_call>{"name": "f", "arguments": {"a":1}}</tool_call>'), STOP, COUNTED, DONE)
+    _, (plain,) = check(capsys, path, *dialect)
+    assert (plain["reply"]["tool_calls"], plain["reply"]["text"][:5]) == ([], "Hm.<t")
+    status, (line,) = check(capsys, path, "--call-text", *dialect)
+    assert (status, line["dialect"]) == (0, "ollama" if "ollama" in dialect else "openai")
+    assert line["reply"]["text"] == "Hm."
+    assert line["reply"]["tool_calls"] == [{"id": "call_0", "name": "f", "arguments": '{"a":1}'}]
+
+
+def test_a_suggestion_is_looked_for_with_calls_in_text(capsys: pytest.CaptureFixture[str], write: Any) -> None:
+    words = text('<tool_call>{"name": "f"}</tool_call>')
+    path = write(FIRST, words, chunk(choice({}, finish="tool_calls")), DONE)  # no usage
+    status, (line,) = check(capsys, path, "--call-text")
+    assert (status, line["code"], line["suggestion"]) == (1, "missing_usage", "openai_no_usage")

@@ -17,6 +17,8 @@ from agentloop.cli import commands, main
 from agentloop.cli.run import AgentNotFound, load_agent
 from agentloop.testing import Answer, ReplayServer
 from tests.cli.demo_recordings import recordings
+from tests.wire.streams import COUNTED, FIRST, STOP, text
+from tests.wire.streams import DONE as ENDED
 
 AGENTS = '''
 import agentloop as al
@@ -80,6 +82,19 @@ async def test_the_text_goes_to_stdout_and_the_rest_to_stderr(
     assert 'call     add {"a":2,"b":3}' in shown.err
     assert "end      completed (stop), 2 model calls, 1 tool call, 441 tokens in" in shown.err
     assert replay_server.requests[1].json["messages"][-1]["content"] == "5"
+
+
+async def test_a_model_that_writes_its_calls_in_text_is_run_with_an_argument(
+    replay_server: ReplayServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The preset of the host stays what it is for everything else. (R342)"""
+    calling = b"".join([FIRST, text('<tool_call>{"name": "add", "arguments": {"a":2,"b":3}}</tool_call>'), STOP])
+    replay_server.script(Answer(body=calling + COUNTED + ENDED), ANSWER)
+    assert await run(replay_server, "agents:assistant", "Go on.", "--call-text") == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("I read both notes")
+    assert 'call     add {"a":2,"b":3}' in shown.err
+    assert replay_server.requests[1].json["messages"][-1]["content"] == "<tool_response>\n5\n</tool_response>"
 
 
 async def test_the_value_of_an_agent_with_an_output_is_one_line_of_json(

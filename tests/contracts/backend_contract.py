@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from agentloop.errors import AdmissionError, ConflictError, NotOwnerError, StaleHeadError
-from agentloop.exchange import Book, Fact, ReceiptMint, branch, tombstone
+from agentloop.exchange import Book, Fact, OutputKept, ReceiptMint, branch, tombstone
 from agentloop.messages import UserMessage
 from agentloop.persistence import Backend, ConversationRow, Lease, RunRow
 from tests.exchange.desk import Desk, asking, picture
@@ -40,6 +40,7 @@ def history(*runs: str, text: str = "hi", conversation: str | None = "c") -> lis
     for run in runs:
         turn = desk.open(run, UserMessage(content=text), conversation=conversation)
         desk.exchange(turn, reply(call("a", arguments='{"n": -0, "m": 1e400}'), word="tool_calls"), text)
+        desk.keep(turn, len(turn.entries) - 1, 0, f"all of {text}")
         desk.take(turn, reply())
         desk.close(turn)
     return batches
@@ -120,6 +121,17 @@ class BackendContract:
         written.install(flat(batches))
         read.install(await backend.load())
         assert picture(read) == picture(written)
+
+    async def test_a_full_text_of_some_megabytes_comes_back(self, backend: Backend) -> None:
+        desk = Desk()
+        turn = desk.open("r1")
+        desk.exchange(turn, reply(call("a"), word="tool_calls"))
+        text = '\0 \u2028 é 😀 "\\ ' * 300_000
+        desk.keep(turn, 0, 0, text)
+        await backend.append(desk.facts)
+        kept = (await backend.load_run("r1"))[-1]
+        assert type(kept) is OutputKept
+        assert (kept.text == text, kept.size) == (True, len(text.encode()))
 
     async def test_loading_changes_nothing_and_gives_a_list_of_its_own(self, backend: Backend) -> None:
         batches = history("r1")

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.effects import Ledger, Scope, answer_calls, give_back, send
+from agentloop.effects import Claim, Ledger, Scope, answer_calls, give_back, send
+from agentloop.effects.execution import run_claimed
 from agentloop.errors import BudgetError, PersistenceError
 from agentloop.exchange import Entry, Fact, SlotMoved
 from agentloop.messages import ToolFeedback
 from agentloop.testing import call, reply
 from tests.effects.stage import Stage
 from tests.runs import SlowBackend
+from tests.stepper import cancel_current
 
 
 class Room:
@@ -194,13 +196,14 @@ async def test_one_failure_stays_in_its_slot() -> None:
     assert [item.tool_call_id for item in feedback if item is not None] == ["a", "b", "c"]
 
 
-async def test_the_claim_that_came_with_the_reply_is_used() -> None:
+@pytest.mark.parametrize("at", [0, 1])
+async def test_the_claim_that_came_with_the_reply_is_used(at: int) -> None:
     """(R80)"""
 
-    def first(entry: Entry, answered: int | None, feedback: ToolFeedback | None) -> int | None:
-        return 0
+    def chosen(entry: Entry, answered: int | None, feedback: ToolFeedback | None) -> int | None:
+        return at
 
-    stage, scope, room = await asked(visits("a", "b"), choose=first)
+    stage, scope, room = await asked(visits("a", "b"), choose=chosen, parallel=1)
     assert scope.claim is not None
     for name in "ab":
         room.door(name).set()
@@ -230,6 +233,21 @@ async def test_a_crash_ends_the_others_before_it_is_raised_and_nothing_more_begi
         ("unknown", "cancelled"),
         ("open", None),
     ]
+    await check_counts(stage, scope)
+
+
+async def test_nothing_begins_beside_a_crash_of_the_same_moment() -> None:
+    """(R62)"""
+    stage, scope, room = await asked([call("crash", name="a"), *visits("b", "c")], parallel=2)
+    task = begun(scope)
+    await room.wait_for("a", "b")
+    for _ in range(5):  # until both are at their doors
+        await asyncio.sleep(0)
+    for name in "ab":
+        room.door(name).set()
+    with pytest.raises(al.ToolCrashed):
+        await task
+    assert slots(scope) == [("unknown", "tool_crashed"), ("done", None), ("open", None)]
     await check_counts(stage, scope)
 
 
@@ -294,6 +312,65 @@ async def test_a_second_cancel_while_the_first_is_recorded_changes_nothing() -> 
     await check_counts(stage, scope)
 
 
+async def test_a_second_cancel_reaches_a_tool_that_kept_the_first() -> None:
+    cancels: list[int] = []
+
+    @al.tool(grace=30)
+    async def twice() -> None:
+        """Give in to the second cancel."""
+        for _ in range(2):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancels.append(1)
+
+    _, scope, room = await asked([call("twice"), *visits("a")], tools=[*TOOLS, twice])
+    task = begun(scope)
+    await room.wait_for("a")
+    async with asyncio.timeout(10):
+        for count in (1, 2):
+            task.cancel()
+            while len(cancels) < count:  # noqa: ASYNC110  # a few turns of the loop
+                await asyncio.sleep(0)
+        await asyncio.wait({task})
+    assert task.cancelled()
+    assert slots(scope) == [("unknown", "cancelled")] * 2
+
+
+async def test_a_cancel_that_meets_a_crash_is_raised_after_it() -> None:
+    """(R62)"""
+    leaving, leave = asyncio.Event(), asyncio.Event()
+
+    @al.tool(grace=30)
+    async def slow_to_leave() -> None:
+        """Take a while to end."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            leaving.set()
+            await leave.wait()
+
+    _, scope, room = await asked([call("crash", name="a"), call("slow_to_leave")], tools=[*TOOLS, slow_to_leave])
+
+    async def scene() -> str:
+        with pytest.raises(al.ToolCrashed):
+            await answer_calls(scope, 0, range(2))
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            return "cancelled then"
+        return "forgotten"
+
+    task = asyncio.create_task(scene())
+    await room.wait_for("a")
+    room.door("a").set()
+    async with asyncio.timeout(10):
+        await leaving.wait()
+        task.cancel()
+        assert await task == "cancelled then"
+    assert slots(scope) == [("unknown", "tool_crashed"), ("unknown", "cancelled")]
+
+
 async def test_a_cancel_while_a_claim_is_written_is_known_to_have_run_nothing() -> None:
     """(R62)"""
 
@@ -326,6 +403,77 @@ async def test_a_run_that_is_paused_ends_what_runs_and_begins_nothing_more() -> 
     await task
     assert slots(scope) == [("done", None)] * 2 + [("open", None)] * 2
     await check_counts(stage, scope)
+
+
+async def test_a_call_that_is_not_repeated_in_a_paused_run_does_not_end_the_others() -> None:
+    closing = asyncio.Event()
+
+    @al.tool(timeout=0.02, idempotent=True)
+    async def late() -> None:
+        """Run out of time."""
+        await asyncio.Event().wait()
+
+    stage, scope, room = await asked(
+        [call("late"), *visits("a", "b")], tools=[*TOOLS, late], parallel=2, paused=closing.is_set
+    )
+    task = begun(scope)
+    await room.wait_for("a")
+    closing.set()
+    async with asyncio.timeout(10):
+        while "tool.ended" not in stage.types:  # noqa: ASYNC110  # until the clock has run out
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0)
+    assert room.inside == {"a"}
+    room.door("a").set()
+    with pytest.raises(al.RunPaused):
+        await task
+    assert slots(scope) == [("started", None), ("done", None), ("open", None)]
+    await check_counts(stage, scope)
+
+
+async def test_a_call_that_waits_to_be_settled_lets_the_others_end_and_none_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """(R134)"""
+    error = al.UnsettledError("r", (), ("0.0",))
+
+    async def waits(scope: Scope, claim: Claim) -> None:
+        if claim.position == 0:
+            await room.door("first").wait()
+            raise error
+        await run_claimed(scope, claim)
+
+    monkeypatch.setattr("agentloop.effects.crew.run_claimed", waits)
+    stage, scope, room = await asked(visits("x", "a", "b"), parallel=2)
+    task = begun(scope)
+    await room.wait_for("a")
+    room.door("first").set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (room.inside, task.done()) == ({"a"}, False)
+    room.door("a").set()
+    with pytest.raises(al.UnsettledError) as caught:
+        await task
+    assert caught.value is error
+    assert slots(scope) == [("started", None), ("done", None), ("open", None)]
+    await check_counts(stage, scope)
+
+
+async def test_a_selection_that_cancels_where_it_runs_cancels_the_run() -> None:
+    """As it does where calls go one after the other: it has no task of its own."""
+
+    @al.selection
+    def give_up() -> str:
+        """Cancel."""
+        cancel_current()
+        return "gone"
+
+    _, scope, room = await asked([call("give_up"), *visits("a")], tools=[*TOOLS, give_up])
+    room.door("a").set()
+    task = begun(scope)
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert slots(scope) == [("done", None)] * 2
 
 
 async def test_a_run_without_time_begins_nothing_more() -> None:
@@ -410,7 +558,7 @@ async def test_a_sibling_is_not_repeated_beside_what_is_left_over() -> None:
 
         return tool
 
-    tools = [member("keeps", keeps=True, timeout=0.02), member("late", keeps=False, timeout=0.2)]
+    tools = [member("keeps", keeps=True, timeout=0.02), member("late", keeps=False, timeout=0.5)]
     stage, scope, _ = await asked([call("keeps"), call("late")], tools=tools)
     try:
         await begun(scope)

@@ -14,12 +14,14 @@ import agentloop as al
 from agentloop.effects import Ledger, Scope, answer_call, give_back, send, skip_calls
 from agentloop.effects.claims import claim_next
 from agentloop.effects.pool import Execution
-from agentloop.errors import BudgetError
+from agentloop.errors import BudgetError, ToolDefinitionError
 from agentloop.exchange import Entry, Fact, SlotMoved
 from agentloop.messages import ToolFeedback, ToolResult
 from agentloop.testing import call, reply
+from agentloop.wire.call_text import MALFORMED_CALL
 from tests.effects.stage import Stage
 from tests.runs import SlowBackend
+from tests.wire.streams import COUNTED, DONE, FIRST, STOP, feed, text
 
 
 @al.tool
@@ -140,7 +142,7 @@ async def test_a_tool_may_set_a_smaller_output_limit_of_its_own() -> None:
     sizes = []
     for slot in scope.turn.entries[0].slots:
         assert slot.feedback is not None
-        assert slot.feedback.text.endswith("[cut: the full output is 10000 bytes]")
+        assert slot.feedback.text.endswith("[cut: the full output is 10000 bytes, kept]")
         sizes.append(len(msgspec.json.encode(slot.feedback)))
     assert sizes[0] < 340
     assert 990 <= sizes[1] <= 1_000
@@ -338,6 +340,23 @@ async def test_without_a_tool_call_left_nothing_is_repeated_and_the_call_is_answ
     assert (len(log), slot.state, slot.code, stage.ledger.spent("tool_calls")) == (2, "failed", "timeout", 2)
 
 
+async def test_a_run_that_is_out_of_time_repeats_nothing() -> None:
+    ran: list[int] = []
+
+    @al.tool(timeout=SOON, idempotent=True)
+    async def late() -> None:
+        """Take the whole time of the run."""
+        ran.append(1)
+        stage.clock.advance(60)
+        await asyncio.Event().wait()
+
+    stage = Stage([reply(calls=[call("late")])], tools=[late], max_seconds=60)
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    slot = scope.turn.entries[0].slots[0]
+    assert (ran, slot.state, slot.code, stage.ledger.spent("tool_calls")) == ([1], "failed", "timeout", 1)
+
+
 async def test_a_run_that_is_paused_repeats_nothing_and_leaves_the_call_unanswered() -> None:
     """Whoever resumes it finds an execution without an answer."""
     log: list[tuple[int, str]] = []
@@ -477,6 +496,32 @@ async def test_a_claim_is_stored_with_the_reply_or_with_the_answer_before_it() -
     assert [event.type for event in stage.events[-6:]] == ["tool.started", "tool.ended"] * 3
 
 
+@al.tool(coerce=True)
+async def halve(n: int) -> int:
+    """Halve a number."""
+    return n // 2
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_what_was_converted_for_a_tool_stands_in_its_claim_and_its_event(ahead: bool) -> None:
+    """(R18)"""
+    texts = ['{"n": "8"}', '{"n": 6}', '{"n": "2"}']
+    stage = Stage([reply(calls=[call("halve", arguments_text=text) for text in texts])], tools=[halve])
+    scope = await stage.open()
+    await send(scope, following if ahead else None)
+    for position in range(3):
+        await answer_call(scope, 0, position, following if ahead else None)
+    line = ("$.n: string to integer",)
+    moves = [fact for fact in await stage.facts() if isinstance(fact, SlotMoved)]
+    assert [fact.converted for fact in moves if fact.state == "started"] == [line, (), line]
+    assert [fact.converted for fact in moves if fact.state == "done"] == [(), (), ()]
+    starts = [event for event in stage.events if isinstance(event, al.ToolStarted)]
+    assert [(event.converted, event.arguments) for event in starts] == list(zip([line, (), line], texts, strict=True))
+    slots = scope.turn.entries[0].slots
+    assert [slot.call.arguments.text for slot in slots] == texts
+    assert [slot.feedback and slot.feedback.text for slot in slots] == ["4", "3", "1"]
+
+
 async def test_a_call_that_would_be_refused_is_not_claimed_and_the_one_after_it_is() -> None:
     """(R55, R57)"""
     calls = [call("double", n=1), call("double", n="x"), call("nobody"), call("double", n=2)]
@@ -601,3 +646,30 @@ async def test_a_call_whose_first_execution_may_still_go_on_in_a_thread_waits() 
     finally:
         release.set()
         assert await stage.pool.wait_idle(5) == 0
+
+
+async def test_a_call_that_could_not_be_read_runs_nothing_and_is_answered_with_what_was_wrong() -> None:
+    """No tool can have its name. (R55, R347)"""
+    with pytest.raises(ToolDefinitionError, match="bad_tool_name"):
+        al.tool(lambda: None, name=MALFORMED_CALL, description="None.")
+    written = '<tool_call>{"name": "double", "arguments": {"n": 1,}}</tool_call>'
+    dialect = al.dialect("openai", call_text=al.ToolCallParser())
+    answer, _ = feed([FIRST, text(written), STOP, COUNTED, DONE], dialect)
+    stage = Stage([answer], tools=[double])
+    scope = await asked(stage)
+    assert claim_next(scope, lambda entry, at, told: 0, 0, scope.turn.entries[0]) is None
+    await answer_call(scope, 0, 0)
+    slot = scope.turn.entries[0].slots[0]
+    assert (slot.state, slot.code) == ("failed", "malformed_call")
+    assert slot.feedback is not None
+    assert slot.feedback.status == "error"
+    assert slot.feedback.text.startswith("Nothing ran. What follows <tool_call> is no call: ")
+    assert "at character 40 ($.arguments)" in slot.feedback.text
+    assert stage.ledger.spent("tool_calls") == 0
+
+
+async def test_a_call_of_such_a_name_without_a_text_is_one_of_an_unknown_tool() -> None:
+    stage = Stage([reply(calls=[call(MALFORMED_CALL)])], tools=[double])
+    scope = await asked(stage)
+    await answer_call(scope, 0, 0)
+    assert scope.turn.entries[0].slots[0].code == "unknown_tool"

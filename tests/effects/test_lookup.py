@@ -12,7 +12,7 @@ import pytest
 
 import agentloop as al
 from agentloop.effects import Scope, recover_calls, send
-from agentloop.exchange import RerunAllowed, Slot, SlotMoved
+from agentloop.exchange import OutputKept, RerunAllowed, Slot, SlotMoved
 from agentloop.messages import ToolResult
 from agentloop.testing import call, reply
 from tests.effects.stage import Stage
@@ -68,6 +68,24 @@ async def test_a_result_settles_its_call_in_the_name_of_the_lookup() -> None:
     assert (stage.ledger.spent("tool_calls"), scope.turn.tool_calls) == (0, 1)
 
 
+async def test_a_lookup_is_given_what_its_tool_was() -> None:
+    async def find(n: int) -> int:
+        return n + 1
+
+    @al.tool(recovery=find, coerce=True)
+    async def pay(n: int) -> int:
+        """Pay."""
+        raise AssertionError("no tool runs here")
+
+    stage = Stage([reply(calls=[call("pay", arguments_text='{"n": "7"}')])], tools=[pay])
+    scope = await stage.open()
+    await send(scope)
+    await scope.commit(lambda book: book.start_slot(scope.turn, 0, 0, effect_id="r/0.0", at_ms=1))
+    await scope.commit(lambda book: book.lose_slots(scope.turn, at_ms=1))
+    await recover_calls(scope, 0, (0,))
+    assert told(slots_of(scope)[0]) == ("done", "settled", "8")
+
+
 async def test_an_error_result_settles_its_call_as_failed() -> None:
     _, scope = await lost(member("pay", lambda_of(ToolResult.error("no funds"))))
     await recover_calls(scope, 0, (0,))
@@ -105,14 +123,17 @@ async def test_a_sync_lookup_runs_in_a_thread_and_sees_what_its_run_sees() -> No
 
 
 async def test_a_result_is_held_to_the_sizes_of_the_tool() -> None:
-    """(R98, R101)"""
-    _, scope = await lost(
+    """What does not fit is kept beside the answer (R98, R101)."""
+    stage, scope = await lost(
         member("pay", lambda_of("x" * 9_000)), member("buy", lambda_of("y" * 9_000), max_output_bytes=300)
     )
     await recover_calls(scope, 0, (0, 1))
     texts = [slot.feedback.text for slot in slots_of(scope) if slot.feedback is not None]
-    assert [text[-45:].partition("[")[2] for text in texts] == ["cut: the full output is 9000 bytes]"] * 2
+    assert [text[-45:].partition("[")[2] for text in texts] == ["cut: the full output is 9000 bytes, kept]"] * 2
     assert [len(text) > 300 for text in texts] == [True, False]
+    facts = await stage.facts()
+    assert [type(fact).__name__ for fact in facts[-4:]] == ["SlotMoved", "OutputKept"] * 2
+    assert [fact.text for fact in facts if isinstance(fact, OutputKept)] == ["x" * 9_000, "y" * 9_000]
     assert all(len(msgspec.json.encode(slot.feedback)) <= scope.limits.feedback_bytes for slot in slots_of(scope))
 
 

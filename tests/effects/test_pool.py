@@ -202,6 +202,22 @@ async def test_a_cancel_of_its_own_is_the_works_error_and_no_cancel_of_the_calle
     assert me.cancelling() == 0
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_caller_that_its_own_work_cancels_gets_that_and_no_value(pool: ToolPool, waits: bool) -> None:
+    """Such as a tool that cancels its run: a value is not handed to who was told to stop (R62)."""
+
+    async def work() -> str:
+        caller.cancel()
+        if waits:
+            await asyncio.sleep(0)
+        return "value"
+
+    caller = asyncio.create_task(pool.run_task(ME, work, seconds=LONG, grace=LONG))
+    await asyncio.wait({caller})
+    assert caller.cancelled()
+    assert pool.left_over == ()
+
+
 # -- threads
 
 

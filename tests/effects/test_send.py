@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.effects import Ledger, Patience, Rejected, Sends, send
+from agentloop.effects import Ledger, Overtaken, Patience, Rejected, Sends, measure, send
 from agentloop.exchange import ReplyTaken, SendEnded, SendStarted
+from agentloop.messages import UserMessage
 from agentloop.testing import RecordingSink, broken, call, reply
 from tests.effects.stage import Stage
 from tests.runs import SlowBackend
@@ -220,6 +221,33 @@ async def test_the_size_of_what_was_sent_is_known_afterwards() -> None:
         await send(scope)
         size = stage.provider.inspect_request(stage.provider.requests[0]).body_bytes
         assert scope.sent_bytes == size if ceiling == 4_096 else size < scope.sent_bytes < 2**18
+
+
+async def test_what_is_measured_afterwards_is_the_request_that_was_sent_and_nothing_that_waits_since() -> None:
+    """What waits is reserved for beside it (R103)."""
+    stage = Stage([reply(calls=[call("none")])], max_request_bytes=4_096)
+    scope = await stage.open()
+    said = UserMessage(content="before")
+    await scope.commit(lambda book: book.steer(scope.turn, said, author=None, at_ms=1))
+    await send(scope)
+    exact = scope.sent_bytes
+    assert stage.provider.requests[0].messages[-1] == said
+    await scope.commit(lambda book: book.steer(scope.turn, UserMessage(content="x" * 99), author=None, at_ms=1))
+    scope.sent_bytes = 0
+    measure(scope)
+    assert scope.sent_bytes == exact
+
+
+async def test_a_stop_that_comes_first_keeps_the_request_from_leaving() -> None:
+    stage = Stage([])
+    scope = await stage.open()
+    await scope.commit(lambda book: book.ask_stop(scope.turn, author=None, at_ms=1))
+    before = await stage.facts()
+    with pytest.raises(Overtaken):
+        await send(scope)
+    assert await stage.facts() == before
+    assert stage.provider.requests == stage.sink.events == []
+    assert stage.ledger.spent("model_calls") == 0
 
 
 async def test_a_request_is_measured_where_a_reply_may_not_fit_beside_its_bound() -> None:

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import pytest
 
-from agentloop.effects import ToolOutcome, ToolPool
+from agentloop.effects import ToolOutcome, ToolPool, run_tool
 from agentloop.effects.pool import Execution
 from agentloop.effects.tool_call import execute
 from agentloop.errors import BudgetError, InputError, PersistenceError, ToolFailed, ToolResultError
@@ -281,6 +281,92 @@ class TestTimeout:
         await asyncio.sleep(0)
         gate.set()
         assert (await task).kind == "done"
+
+
+class TestRepeated:
+    """`run_tool` by itself: no store, no ledger (R331, R332, R333, R334)."""
+
+    @staticmethod
+    def late(starts: list[int], *, in_time: int = 99, **policy: Any) -> Tool:
+        @tool(**{"timeout": SOON, "idempotent": True, **policy})
+        async def t(ctx: ToolContext[Any]) -> str:
+            starts.append(ctx.attempt)
+            if ctx.attempt < in_time:
+                await asyncio.Event().wait()
+            return "in time"
+
+        return t
+
+    @staticmethod
+    def context_of(attempt: int) -> ToolContext[Any]:
+        return context(attempt=attempt)
+
+    async def test_it_is_repeated_until_it_is_in_time(self, pool: ToolPool) -> None:
+        """(R331, R332)"""
+        starts: list[int] = []
+        outcome = await run_tool(self.late(starts, in_time=3), {}, self.context_of, pool=pool)
+        assert (outcome.kind, outcome.result, starts) == ("done", ToolResult.ok("in time"), [1, 2, 3])
+
+    @pytest.mark.parametrize(
+        ("policy", "attempt", "expected"),
+        [
+            ({}, 1, [1, 2, 3, 4]),
+            ({}, 3, [3, 4]),
+            ({"retries": 1}, 1, [1, 2]),
+            ({"retries": 0}, 1, [1]),
+            ({"idempotent": False}, 1, [1]),
+        ],
+    )
+    async def test_its_policy_says_how_often(
+        self, pool: ToolPool, policy: dict[str, Any], attempt: int, expected: list[int]
+    ) -> None:
+        """(R332, R334)"""
+        starts: list[int] = []
+        outcome = await run_tool(self.late(starts, **policy), {}, self.context_of, pool=pool, attempt=attempt)
+        assert (outcome.code, outcome.left, starts) == ("timeout", False, expected)
+
+    async def test_whoever_charges_it_is_asked_before_each_and_may_end_it(self, pool: ToolPool) -> None:
+        """(R331)"""
+        starts: list[int] = []
+        charged: list[tuple[int, int]] = []
+
+        async def charge(attempt: int) -> bool:
+            charged.append((attempt, len(starts)))
+            return attempt < 3
+
+        outcome = await run_tool(self.late(starts), {}, self.context_of, pool=pool, before_retry=charge)
+        assert (outcome.kind, outcome.code, starts) == ("failed", "timeout", [1, 2])
+        assert charged == [(2, 1), (3, 2)]
+
+    async def test_what_is_left_over_is_not_repeated(self, pool: ToolPool) -> None:
+        """Not even where nobody is asked (R331)."""
+        release, starts = asyncio.Event(), []
+
+        @tool(timeout=SOON, grace=SOON, idempotent=True)
+        async def t() -> None:
+            starts.append(1)
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    pass
+
+        outcome = await run_tool(t, {}, self.context_of, pool=pool)
+        assert (outcome.kind, outcome.code, outcome.left, starts) == ("failed", "timeout", True, [1])
+        release.set()
+        assert await pool.wait_idle(10) == 0
+
+    @pytest.mark.parametrize("error", [ToolFailed("no"), TimeoutError("own"), ValueError("bug")], ids=repr)
+    async def test_an_error_of_its_own_is_not_repeated(self, pool: ToolPool, error: Exception) -> None:
+        """(R333)"""
+        starts: list[int] = []
+
+        def body() -> None:
+            starts.append(1)
+            raise error
+
+        await run_tool(make("async", body, idempotent=True, errors=(TimeoutError,)), {}, self.context_of, pool=pool)
+        assert starts == [1]
 
 
 class TestCancel:

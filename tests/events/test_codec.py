@@ -25,6 +25,8 @@ from agentloop.events import (
     RunEnded,
     RunEvent,
     RunStarted,
+    RunSteered,
+    RunStopping,
     TextPreview,
     ToolEnded,
     ToolProgress,
@@ -80,6 +82,8 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "call": st.none() | texts,
     },
     RunStarted: {"agent": texts, "conversation": st.none() | texts, "origin_id": texts, "catalogue_digest": texts},
+    RunSteered: {"author": st.none() | texts, "text_chars": counts, "images": counts},
+    RunStopping: {"author": st.none() | texts},
     ResendScheduled: {"attempt_id": texts, "code": texts, "delay_ms": counts, "model": texts},
     RequestRejected: {"code": texts, "limit": texts, "allowed": counts, "got": counts},
     ToolStarted: {
@@ -89,6 +93,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "position": counts,
         "arguments": texts,
         "attempt": counts,
+        "converted": st.lists(texts, max_size=3).map(tuple),
     },
     ToolProgress: {
         "tool": texts,
@@ -106,6 +111,7 @@ payloads: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
         "code": st.none() | texts,
         "output": texts,
         "output_bytes": counts,
+        "kept": st.none() | st.booleans(),
         "duration_ms": counts,
     },
     ToolSkipped: {

@@ -97,6 +97,9 @@ class Desk:
         )
         return given
 
+    def keep(self, turn: Turn, exchange: int, position: int, text: str = "all of it") -> None:
+        self.add(self.book.keep_output(turn, exchange, position, text=text, at_ms=4))
+
     def run(self, turn: Turn, exchange: int, position: int, text: str = "ok") -> ToolFeedback:
         self.start(turn, exchange, position)
         return self.receive(turn, exchange, position, text)
@@ -111,6 +114,14 @@ class Desk:
         for position in range(len(entry.slots)):
             self.run(turn, len(turn.entries) - 1, position, text)
         return entry
+
+    def steer(self, turn: Turn, text: str, *, author: str | None = None) -> UserMessage:
+        message = UserMessage(content=text)
+        self.add(self.book.steer(turn, message, author=author, at_ms=4))
+        return message
+
+    def stop(self, turn: Turn) -> None:
+        self.add(self.book.ask_stop(turn, author=None, at_ms=4))
 
     def close(self, turn: Turn, outcome: RunOutcome = "completed", reason: str | None = "stop") -> None:
         self.add(self.book.close_run(turn, outcome=outcome, reason=reason, at_ms=3))
@@ -131,7 +142,7 @@ def picture(book: Book) -> Any:
     """All that a book holds, as values that compare by content."""
     turns = [_turn(book.turn(run)) for run in sorted(book._turns)]
     conversations = [(c.name, c.head, c.live, tuple(c.runs)) for _, c in sorted(book._conversations.items())]
-    room = (book.size, book._room.origins, book._room.exchanges)
+    room = (book.size, book._room.origins, book._room.exchanges, book._room.outputs)
     return turns, conversations, sorted(book._origins), room
 
 
@@ -141,12 +152,13 @@ def _turn(turn: Turn) -> Any:
             (entry.reply, entry.attempt_id, entry.encoded, entry.exchange, entry.size, entry.unanswered),
             (entry.started_at_ms, entry.ended_at_ms),
             [(s.call, s.state, s.effect_id, s.attempt, s.feedback, s.code, s.encoded) for s in entry.slots],
-            [(s.started_at_ms, s.ended_at_ms, s.waits_since_ms, s.decided) for s in entry.slots],
+            [(s.started_at_ms, s.ended_at_ms, s.waits_since_ms, s.decided, s.kept) for s in entry.slots],
         )
         for entry in turn.entries
     ]
     counts = (turn.model_calls, turn.tool_calls, turn.usage, dict(turn.equal_calls))
-    sizes = (turn.origin_size, turn.size, turn.request_size)
+    sizes = (turn.origin_size, turn.size, turn.request_size, turn.kept)
+    steers = (turn.steers.pending, turn.steers.pending_size, turn.steers.placed, turn.next_digest, turn.stopping)
     sends = (dict(turn.sends), list(turn.unknown_sends), turn.refused, sorted(turn.claims))
     return (
         turn.opened,
@@ -158,6 +170,7 @@ def _turn(turn: Turn) -> Any:
         counts,
         sizes,
         sends,
+        steers,
     )
 
 

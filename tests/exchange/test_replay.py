@@ -64,6 +64,9 @@ class _Script:
             state = self.draw(st.sampled_from(["done", "failed", "unknown"]))
             receipt = self.desk.receipt(turn, effect)
             facts = self.desk.book.receive(receipt, exchange, position, state=state, feedback=given, code=None, at_ms=4)
+            if result.status == "ok" and self.draw(st.booleans()):
+                text = self.draw(st.text(max_size=20))
+                facts += self.desk.book.keep_output(turn, exchange, position, text=text, at_ms=4)
         self.desk.add(facts)
 
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentloop.errors import RestoreError
+from agentloop.errors import ConflictError, RestoreError
 from agentloop.exchange import (
     Book,
     Fact,
     OriginOpened,
+    OutputKept,
     ReceiptMint,
     ReplyTaken,
     RerunAllowed,
@@ -25,7 +26,7 @@ from agentloop.exchange import (
     restore,
 )
 from agentloop.messages import ToolFeedback, ToolResult, UserMessage
-from tests.exchange.desk import Desk, asking, picture
+from tests.exchange.desk import Desk, asking, picture, refused
 from tests.messages.values import reply
 
 replace: Callable[..., Any] = msgspec.structs.replace
@@ -180,6 +181,59 @@ def test_an_attempt_stands_for_one_send() -> None:
     at = places(SendStarted)[1]
     facts[at] = replace(facts[at], attempt_id="attempt 1")
     assert "not used before" in refusal(facts).rule
+
+
+def test_what_was_converted_is_told_with_a_claim_only() -> None:
+    facts = history()
+    for at in places(SlotMoved):
+        changed = [*facts]
+        changed[at] = replace(facts[at], converted=("$.a: string to integer",))
+        if facts[at].state == "started":  # type: ignore[union-attr]
+            read(changed)
+        else:
+            assert "with its claim only" in refusal(changed).rule
+
+
+def test_a_full_text_comes_after_the_answer_that_has_its_beginning_once_and_with_its_size() -> None:
+    """(R86)"""
+    desk = Desk()
+    turn = desk.open("r1")
+    desk.take(turn, asking("a", "b", "c"))
+    desk.run(turn, 0, 0)
+    desk.keep(turn, 0, 0, "é" * 100)
+    desk.run(turn, 0, 1)
+    assert desk.book.keep_output(turn, 0, 0, text="é" * 100, at_ms=5) == ()
+    desk.skip(turn, 0, 2)
+    desk.take(turn, reply())
+    facts = desk.facts
+    assert picture(read(facts)) == picture(desk.book)
+    assert turn.entries[0].slots[0].kept == turn.kept == 200
+    at = next(at for at, fact in enumerate(facts) if isinstance(fact, OutputKept))
+    assert read([*facts[:at], *facts[at + 1 :]]).turn("r1").kept == 0  # nothing else stands on it
+    for place, rule in (
+        (at - 1, "was executed and answered"),
+        (at - 2, "was executed and answered"),
+        (at - 3, "the reply of the attempt"),
+        (at - 4, "newest reply"),
+        (len(facts), "newest reply"),
+    ):
+        moved = [fact for fact in facts if fact is not facts[at]]
+        moved.insert(place if place < at else place - 1, facts[at])
+        assert rule in refusal(moved).rule
+    for fields, rule in (
+        ({"size": 100}, "the size of the text"),
+        ({"position": 1}, "was executed and answered"),
+        ({"position": 3}, "newest reply"),
+        ({"exchange": 1}, "newest reply"),
+        ({"origin_id": "o9"}, "newest reply"),
+    ):
+        assert rule in refusal([*facts[:at], replace(facts[at], **fields)]).rule
+    assert "one output of a call" in refusal([*facts[: at + 1], facts[at]]).rule
+    skipped = next(n for n, fact in enumerate(facts) if isinstance(fact, SlotMoved) and fact.state == "skipped")
+    assert "was executed" in refusal([*facts[: skipped + 1], replace(facts[at], position=2)]).rule
+    desk.close(turn)
+    refused(desk, lambda: desk.book.keep_output(turn, 0, 1, text="x", at_ms=5), ConflictError, "a running run")
+    assert desk.book.keep_output(turn, 0, 0, text="x", at_ms=5) == ()
 
 
 @pytest.mark.parametrize(("fields", "rule"), [({"effect_id": None}, "an id"), ({"attempt": 2}, "the next number")])

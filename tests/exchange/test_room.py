@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentloop.errors import ConflictError, InputError, LimitExceeded, LostError
-from agentloop.exchange import BookLimits
+from agentloop.exchange import Book, BookLimits
 from agentloop.messages import (
     FunctionSpec,
     ModelReply,
@@ -147,6 +147,55 @@ def test_a_store_with_more_room_leaves_the_request_limit_as_it_is() -> None:
     ref = desk.book.reference(turn)
     error = refused(desk, lambda: desk.book.request(ref, max_bytes=3_000), LimitExceeded)
     assert limit_of(error)[:2] == ("request_bytes", 3_000)
+
+
+# -- full texts of outputs
+
+
+def kept(book: Book, size: int) -> bool:
+    return book.has_room_for_output(size)
+
+
+def test_a_full_text_is_kept_up_to_the_ceiling_of_one_item_and_to_8_mib() -> None:
+    """(R112)"""
+    desk = Desk(item_bytes=1_000)
+    assert (kept(desk.book, 1_000), kept(desk.book, 1_001)) == (True, False)
+    desk = Desk(item_bytes=2**40, total_bytes=2**40)
+    assert (kept(desk.book, 2**23), kept(desk.book, 2**23 + 1)) == (True, False)
+
+
+def test_full_texts_in_memory_take_half_of_the_room_at_most_and_none_that_is_taken() -> None:
+    """(R112)"""
+    desk = Desk(total_bytes=10_000)
+    turn = desk.open()
+    desk.exchange(turn, asking("a"))
+    before, sizes = desk.book.size, (turn.size, turn.request_size)
+    desk.keep(turn, 0, 0, "é" * 1_500)
+    assert (desk.book.size, turn.kept) == (before + 3_000, 3_000)
+    assert (turn.size, turn.request_size) == sizes  # no request holds it
+    assert (kept(desk.book, 2_000), kept(desk.book, 2_001)) == (True, False)
+    desk.exchange(turn, asking("b"), "x" * 5_500)
+    left = 10_000 - desk.book.size
+    assert 0 < left < 2_000
+    assert (kept(desk.book, left), kept(desk.book, left + 1)) == (True, False)
+    desk.close(turn)
+    desk.book.forget(["r1"])
+    assert (desk.book.size, kept(desk.book, 5_000), kept(desk.book, 5_001)) == (0, True, False)
+
+
+def test_full_texts_on_a_medium_take_no_room() -> None:
+    desk = Desk(total_bytes=10_000, item_bytes=9_000)
+    desk.book.holds_outputs = False
+    turn = desk.open()
+    desk.exchange(turn, asking("a", "b"))
+    before = desk.book.size
+    desk.keep(turn, 0, 0, "x" * 9_000)
+    desk.keep(turn, 0, 1, "x" * 9_000)
+    assert (desk.book.size, turn.kept) == (before, 18_000)
+    assert (kept(desk.book, 9_000), kept(desk.book, 9_001)) == (True, False)
+    desk.close(turn)
+    desk.book.forget(["r1"])
+    assert desk.book.size == 0
 
 
 # -- forgetting

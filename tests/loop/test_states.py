@@ -12,6 +12,7 @@ from tests.messages.values import reply
 
 ALLOWED = {
     (Phase.ASKING, Signal.REFUSED): Phase.ASKING,
+    (Phase.ASKING, Signal.OVERTAKEN): Phase.ASKING,
     (Phase.ASKING, Signal.REPLIED): Phase.ASKING,
     (Phase.ASKING, Signal.ASKED): Phase.ANSWERING,
     (Phase.ASKING, Signal.CLOSED): Phase.ENDED,

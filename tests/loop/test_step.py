@@ -106,6 +106,108 @@ def test_a_decision_changes_nothing_and_is_the_same_again() -> None:
     assert ledger.spent("tool_calls") == 0
 
 
+# -- what a user says meanwhile
+
+
+def test_a_reply_that_a_user_has_said_more_after_is_no_end() -> None:
+    for made in (reply(), reply(word="length"), reply(native={"refusal": "no"})):
+        desk, turn = run_with(made)
+        end = act(turn)
+        assert isinstance(end, Close)
+        desk.steer(turn, "more")
+        assert act(turn) == act(turn, check=codes("not_json")) == Ask()
+        assert act(turn, LoopLimits(max_model_calls=1)) == Close("limit_reached", "max_model_calls")
+        desk.add(desk.book.settle_send(turn, desk.send(turn), author="host", at_ms=4))
+        assert act(turn) == Ask()  # it was asked with, and not answered
+        desk.stop(turn)
+        assert act(turn) == end
+
+
+def test_calls_of_a_reply_that_is_no_end_are_answered_before_it_is_asked_again() -> None:
+    desk, turn = run_with(reply(call("a"), word="length"))
+    desk.steer(turn, "more")
+    assert isinstance(act(turn), Skip)
+    desk.skip(turn, 0, 0, code="reply_incomplete")
+    assert act(turn) == Ask()
+
+
+def test_an_output_that_was_given_before_a_user_said_more_is_asked_for_again() -> None:
+    desk, turn = run_with(reply(call("a", name="give"), word="tool_calls"))
+    desk.run(turn, 0, 0)
+    given = {"check": codes(None), "final": "give"}
+    assert act(turn, **given) == Close("completed", "tool_calls")
+    desk.steer(turn, "shorter")
+    assert act(turn, **given) == Ask()
+    desk.stop(turn)
+    assert act(turn, **given) == Close("completed", "tool_calls")
+
+
+def test_an_output_is_not_the_end_where_something_waits_so_its_answer_must_fit() -> None:
+    limits = LoopLimits(max_model_calls=1)
+    desk, turn = run_with(reply(call("a", name="give"), word="tool_calls"))
+    given = {"check": codes(None), "final": "give"}
+    assert act(turn, limits, **given) == Answer(0, 0)
+    assert ahead(turn, turn.entries[0], ledger_of(limits, turn), limits, elapsed=0.0, **given) == 0
+    desk.steer(turn, "shorter")
+    skip = act(turn, limits, **given)
+    assert isinstance(skip, Skip)
+    assert skip.code == "max_model_calls"
+    assert ahead(turn, turn.entries[0], ledger_of(limits, turn), limits, elapsed=0.0, **given) is None
+
+
+def test_a_run_that_was_asked_to_stop_finishes_its_exchange_and_asks_nothing() -> None:
+    desk, turn = run_with()
+    desk.stop(turn)
+    assert act(turn) == Close("incomplete", "stopped")
+    desk, turn = run_with(asking("a", "b"))
+    desk.stop(turn)
+    for position in range(2):
+        assert act(turn, LoopLimits(max_model_calls=1, max_tokens=1)) == Answer(0, position)
+        desk.run(turn, 0, position)
+    assert act(turn) == Close("incomplete", "stopped")
+
+
+@pytest.mark.parametrize("limits", [LoopLimits(max_tool_calls=1), LoopLimits(max_equal_calls=1)])
+def test_limits_on_the_calls_themselves_hold_also_after_a_stop(limits: LoopLimits) -> None:
+    desk, turn = run_with(reply(call("a"), call("b"), word="tool_calls"))
+    desk.stop(turn)
+    assert isinstance(act(turn, limits), Skip)
+
+
+def test_an_end_that_began_comes_whatever_a_user_says() -> None:
+    desk, turn = run_with(asking("a"))
+    desk.skip(turn, 0, 0, code="max_tokens")
+    desk.steer(turn, "more")
+    assert act(turn) == Close("limit_reached", "max_tokens")
+    desk, turn = run_with()
+    attempt = desk.send(turn)
+    desk.steer(turn, "more")
+    desk.fail(turn, attempt)
+    assert act(turn) == Close("failed", "total_timeout")
+
+
+@settings(max_examples=60, deadline=None)
+@given(values.messages.filter(lambda message: type(message) is UserMessage), st.sampled_from(sorted(PRESETS)))
+def test_what_waits_is_weighed_on_the_wire_with_the_next_request(message: UserMessage, preset: str) -> None:
+    """No request is longer than what the step before it reserved (R102)."""
+    desk, turn = run_with(asking("a"))
+    before = ModelRequest(messages=turn.history)
+    sent = encode_request(before, model="m", dialect=dialect(preset)).body_bytes
+    desk.add(desk.book.steer(turn, message, author=None, at_ms=1))
+    desk.run(turn, 0, 0)
+    after = desk.book.request(desk.book.reference(turn), max_bytes=10**9)
+    exact = encode_request(after, model="m", dialect=dialect(preset)).body_bytes
+    limits = LoopLimits(feedback_bytes=256)
+    desk, turn = run_with(asking("a"))
+    room = sent + turn.entries[0].size + limits.feedback_bytes + _WIRE_FRAME
+    assert act(turn, limits, sent_bytes=sent, max_request_bytes=room) == Answer(0, 0)
+    desk.add(desk.book.steer(turn, message, author=None, at_ms=1))
+    assert isinstance(act(turn, limits, sent_bytes=sent, max_request_bytes=room), Skip)
+    room += 2 * turn.steers.pending_size
+    assert act(turn, limits, sent_bytes=sent, max_request_bytes=room) == Answer(0, 0)
+    assert exact <= room
+
+
 # -- an output
 
 

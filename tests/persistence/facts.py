@@ -14,6 +14,7 @@ from agentloop.exchange import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RequestRef,
     RerunAllowed,
@@ -22,6 +23,8 @@ from agentloop.exchange import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    Steered,
+    StopAsked,
     TurnSummary,
 )
 from agentloop.messages import (
@@ -39,7 +42,7 @@ from agentloop.messages import (
 )
 from tests.messages.values import call, contents, counts, messages, options, replies, reply, specs, texts, usages
 
-__all__ = ["ARGUMENTS", "GOLDEN", "UNTOLD", "as_told_by_v1", "facts", "v1_record"]
+__all__ = ["ARGUMENTS", "GOLDEN", "LATER", "UNTOLD", "as_told_by_v1", "facts", "v1_record"]
 
 ARGUMENTS: Final = (
     '{"z": -0, "big": 1234567890123456789012345678901234567890, "f":1.50e+400 ,"t":"\\u0000\\ud83d\\ude00"}'
@@ -126,6 +129,15 @@ GOLDEN: Final[dict[str, Fact]] = {
         agent="reader",
         at_ms=0,
     ),
+    "output_kept": OutputKept(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=0,
+        text=_CORNERS,
+        size=len(_CORNERS.encode()),
+        at_ms=1_700_000_000_700,
+    ),
     "reply_taken": ReplyTaken(
         run_id="run-1",
         origin_id="origin-1",
@@ -144,6 +156,17 @@ GOLDEN: Final[dict[str, Fact]] = {
     "rerun_allowed": RerunAllowed(
         run_id="run-1", origin_id="origin-1", exchange=0, position=1, author="Ada", at_ms=1_700_000_000_900
     ),
+    "steered": Steered(
+        run_id="run-1",
+        message=UserMessage(
+            content=(TextPart(text=_CORNERS), ImagePart(url="https://notes.example/plan.png", detail="low"))
+        ),
+        at_ms=1_700_000_000_950,
+        author="Ada",
+    ),
+    "steered_least": Steered(run_id="run-1", message=UserMessage(content=""), at_ms=0),
+    "stop_asked": StopAsked(run_id="run-1", at_ms=1_700_000_000_960, author="Ada"),
+    "stop_asked_least": StopAsked(run_id="run-1", at_ms=0),
     "run_closed": RunClosed(run_id="run-1", outcome="completed", reason="stop", at_ms=1_700_000_001_000),
     "run_closed_failed": RunClosed(run_id="run-1", outcome="failed", reason=None, at_ms=1_700_000_001_000),
     "run_redacted": RunRedacted(
@@ -250,6 +273,17 @@ GOLDEN: Final[dict[str, Fact]] = {
         code="approved",
         author="Ada",
     ),
+    "slot_moved_converted": SlotMoved(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=1,
+        state="started",
+        at_ms=1_700_000_000_600,
+        effect_id="effect-2",
+        attempt=1,
+        converted=("$.count: string to integer", "$.tags[2]: integer to string"),
+    ),
     "slot_moved_settled": SlotMoved(
         run_id="run-1",
         origin_id="origin-1",
@@ -270,10 +304,14 @@ UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
     OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None},
     RunRedacted: {"parent": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
-    SlotMoved: {"at_ms": None},
+    SlotMoved: {"at_ms": None, "converted": ()},
     RerunAllowed: {"at_ms": None},
 }
 """What a record of version 1 did not tell, by kind, as it is read from one."""
+
+
+LATER: Final = (OutputKept, Steered, StopAsked)
+"""Kinds that version 1 did not have."""
 
 
 def as_told_by_v1(fact: Fact) -> Fact:
@@ -369,8 +407,20 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         feedback=st.none() | _feedback,
         code=_words,
         author=_words,
+        converted=st.lists(texts, max_size=3).map(tuple),
+    ),
+    st.builds(
+        OutputKept, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, text=texts, size=counts, at_ms=counts
     ),
     st.builds(RerunAllowed, run_id=_ids, origin_id=_ids, exchange=counts, position=counts, author=texts, at_ms=_times),
+    st.builds(
+        Steered,
+        run_id=_ids,
+        message=messages.filter(lambda message: type(message) is UserMessage),
+        at_ms=counts,
+        author=_words,
+    ),
+    st.builds(StopAsked, run_id=_ids, at_ms=counts, author=_words),
     st.builds(
         RunClosed,
         run_id=_ids,

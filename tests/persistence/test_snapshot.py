@@ -34,6 +34,7 @@ def small() -> list[Any]:
     desk = Desk()
     one = desk.open("r1", UserMessage(content="\0 \u2028 é 😀"), conversation="c")
     desk.exchange(one, reply(call("a", arguments=ARGUMENTS), word="tool_calls"))
+    desk.keep(one, 0, 0, "all \0 of it")
     desk.take(one, reply(Text(text="done")))
     desk.close(one)
     two = desk.open("r2")
@@ -359,7 +360,8 @@ async def test_a_forged_fact_is_refused_by_its_line() -> None:
     assert "line 5: run 'r1': expected the next place in its own origin" in await forged(4, b'"index":0', b'"index":1')
     assert "line 6" in await forged(5, b'"position":0', b'"position":1')
     assert "line 7" in await forged(6, b"r1/0.0", b"r1/0.1")
-    text = "line 8: run 'r1': expected the request of all exchanges so far"
+    assert "line 8: run 'r1': expected the size of the text" in await forged(7, b"all ", b"all of")
+    text = "line 9: run 'r1': expected the request of all exchanges so far"
     assert text in await forged(6, b'"text":"ok"', b'"text":"no"')
     without_origin = resealed([lines[0], *lines[2:]])
     assert "no run 'r1' is kept" in await refused(without_origin, "bad_record")

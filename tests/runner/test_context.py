@@ -580,3 +580,43 @@ def fits(plan: ContextPlan, longer: Sequence[Message], before: BuiltContext) -> 
     """Whether a longer talk fits with what was left out of the shorter one."""
     added = longer[before.source_messages :]
     return messages_chars([*before.messages, *added]) <= plan.max_chars  # type: ignore[operator]
+
+
+# -- what goes on with a turn
+
+
+STEERED: tuple[Message, ...] = (
+    user("a" * 10),  # 0: the first turn
+    answer("A" * 10),
+    user("b" * 10),  # 2: goes on with it
+    answer("B" * 10),
+    user("c" * 10),  # 4: the second
+    answer("C" * 10),
+    user("d" * 10),  # 6: the newest
+)
+
+
+def test_a_user_message_that_goes_on_with_its_turn_stays_and_goes_with_it() -> None:
+    plan = ContextPlan(max_chars=60)
+    made = plan.build(STEERED, steers=(2,))
+    assert isinstance(made, BuiltContext)
+    assert (made.messages, made.dropped) == (STEERED[4:], ((0, 4),))
+    assert built(plan, STEERED).dropped == ((0, 2),)
+    kept = ContextPlan(max_chars=60, pinned=(user("b" * 10),)).build(STEERED, steers=(2,))
+    assert isinstance(kept, BuiltContext)
+    assert kept.dropped == ((4, 6),)
+    again = plan.build(STEERED, steers=(2,), dropped=((0, 4),))
+    assert isinstance(again, BuiltContext)
+    assert again.dropped == ((0, 4),)
+    with pytest.raises(InputError, match="dropped: expected ranges of whole turns, got 0 to 2"):
+        plan.build(STEERED, steers=(2,), dropped=((0, 2),))
+
+
+def test_a_summary_stands_for_a_turn_with_what_goes_on_with_it() -> None:
+    plan = ContextPlan(max_chars=39, strategy="summarise", summary=Summary(max_chars=9), keep_last=2)
+    with pytest.raises(LimitExceeded):
+        plan.build(STEERED, steers=(2,))
+    longer = tuple(user("x" * 100) if isinstance(message, UserMessage) else message for message in STEERED)
+    needed = msgspec.structs.replace(plan, max_chars=400).build(longer, steers=(2,))
+    assert isinstance(needed, NeedsSummary)
+    assert (needed.start, needed.end, needed.messages) == (0, 4, longer[:4])

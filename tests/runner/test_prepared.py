@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from agentloop.errors import BudgetError, ConflictError, HandleError, InputError
 from agentloop.limits import SAFE_INTEGER
 from agentloop.messages import FunctionSpec, ImagePart, ModelReply, SystemMessage, TextPart, UserMessage
 from agentloop.testing import RecordingSink, ScriptedProvider, reply
+from agentloop.wire import encode_request
+from agentloop.wire.call_text import call_instruction
 from tests.messages.values import exchange
 
 
@@ -416,3 +419,58 @@ async def test_a_transport_prepares_an_interaction_of_a_valid_request() -> None:
     for stage_id in ("", "x" * 129, 3):
         with pytest.raises(InputError, match="stage_id: expected a string of 1 to 128 characters"):
             made.prepare(stage_id=stage_id)
+
+
+# -- models that write their calls in text
+
+
+@al.selection
+def pick(number: int) -> int:
+    """Pick a number."""
+    return number
+
+
+@pytest.mark.parametrize("transport", [al.Session("talk", [pick]), al.NativeCall("pick", [pick])])
+async def test_what_stands_in_the_instructions_for_tools_is_what_they_weigh(transport: Any) -> None:
+    """The words of a choice too; what is counted is what is sent. (R242, R244, R348)"""
+    counter = Words()
+    dialect = al.dialect("openai", call_text=al.ToolCallParser())
+    provider = ScriptedProvider([], dialect=dialect)
+    options = al.ModelOptions(parallel_tool_calls=False, tool_choice="required")
+    tokens = al.TokenBudget(window=1_000_000, counter=counter)
+    for instructions in ((), (SystemMessage(content="Be brief."),)):
+        made = al.ModelRunner(provider, transports=(transport,), options=options, token_budget=tokens)
+        prepared = made.prepare(transport=transport)
+        messages = (*instructions, UserMessage(content="go"))
+        weighed = made.measure(messages, prepared)
+        request = al.ModelRequest(messages=messages, options=prepared.options, tools=prepared.interaction.tools)
+        body = json.loads(encode_request(request, model="m", dialect=dialect).body)
+        told = body["messages"][0]["content"].removeprefix("Be brief.\n\n")
+        assert told.endswith("Your next answer must call a function.\nMake at most one call in an answer.")
+        assert (weighed.schema_chars, weighed.instruction_chars) == (len(told), 0)
+        (seen,) = counter.seen
+        assert seen.tools == ()
+        assert [message.content for message in seen.messages] == [item["content"] for item in body["messages"]]
+        counter.seen.clear()
+
+
+async def test_an_instruction_on_tools_that_is_too_long_is_refused_before_anything_is_sent() -> None:
+    """(R213, R244)"""
+    session = al.Session("talk", [pick])
+    for dialect, room in ((al.dialect("openai"), 200), (al.dialect("openai", call_text=al.ToolCallParser()), 200)):
+        provider = ScriptedProvider([reply(text="hi")], dialect=dialect)
+        made = al.ModelRunner(provider, transports=(session,), max_schema_chars=room)
+        fits = made.measure("q", made.prepare(transport=session)).within_budget
+        assert fits == (dialect.call_text is None)
+        if not fits:
+            with pytest.raises(BudgetError, match="max_schema_chars"):
+                await made.invoke("q", transport=session)
+            assert provider.requests == []
+
+
+async def test_a_transport_that_counts_no_tools_weighs_what_they_do_in_the_instructions() -> None:
+    own = Own(tools=(FunctionSpec(name="one"),))
+    dialect = al.dialect("openai", call_text=al.ToolCallParser())
+    made = al.ModelRunner(ScriptedProvider([], dialect=dialect), transports=(own,))
+    told = call_instruction(al.ToolCallParser(), (FunctionSpec(name="one"),), al.ModelOptions())
+    assert made.measure("q", made.prepare(transport=own)).schema_chars == len(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentloop.events import (
     OutputEvent,
     RequestRejected,
     RunStarted,
+    RunStopping,
     TextPreview,
     ToolStarted,
     decode_event,
@@ -347,3 +349,68 @@ async def test_where_only_a_journal_hears_no_event_is_made_that_it_takes_nothing
         ("model.start", event_id("r", 1)),
         ("model.end", event_id("r", 2)),
     ]
+
+
+# -- what another task tells
+
+
+async def test_what_is_told_aside_while_the_sink_has_an_event_comes_after_it() -> None:
+    """Readers get events in the order of their numbers (R319)."""
+
+    class Held(RecordingSink):
+        async def emit(self, event: Event) -> None:
+            await super().emit(event)
+            if isinstance(event, (ModelStart, ModelEnd)):
+                line.emitter.aside(RunStopping, author=event.type)
+                line.emitter.aside(RunStopping, author="again")
+
+    line = Line(sink=Held())
+    line.emitter.aside(RunStopping, author="before")
+    await line.call("x")
+    line.emitter.aside(RunStopping, author="after")
+    events = await taken(line.feed.follow())
+    told = [getattr(event, "author", event.type) for event in events]
+    middle = told[told.index("again") + 1 : told.index("model.end")]
+    assert told == [
+        "before",
+        "model.start",
+        "model.start",
+        "again",
+        *middle,
+        "model.end",
+        "model.end",
+        "again",
+        "after",
+    ]
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+
+
+async def test_what_is_told_aside_while_a_cancel_is_put_off_comes_after_the_last_event() -> None:
+    line = Line(sink=RecordingSink())
+    await line.start()
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_soon(lambda: line.emitter.aside(RunStopping, author="Ada"))
+    task.cancel()
+    await line.end("cancelled")
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    task.uncancel()
+    assert [event.type for event in await taken(line.feed.follow())] == ["model.start", "model.end", "run.stopping"]
+
+
+@pytest.mark.parametrize("kind", [ModelStart, ModelEnd])
+async def test_what_is_told_aside_is_told_also_where_the_sink_fails(kind: type[Event]) -> None:
+    class Falling(Failing):
+        async def emit(self, event: OutputEvent) -> None:
+            line.emitter.aside(RunStopping, author=event.type)
+            await super().emit(event)
+
+    line = Line(sink=Falling(kind, ValueError("gone")))
+    with contextlib.suppress(ValueError):
+        await line.call("x")
+    line.emitter.aside(RunStopping, author="after")
+    events = await taken(line.feed.follow())
+    assert [event.author for event in events if isinstance(event, RunStopping)][-1] == "after"
+    assert kind.type in [event.author for event in events if isinstance(event, RunStopping)]
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))

@@ -184,6 +184,14 @@ def test_a_cut_result_fits_and_says_the_full_size(text: str, limit: int) -> None
     assert size_text == f"{len(text.encode())} bytes]"
 
 
+def test_the_mark_of_a_cut_may_say_more() -> None:
+    cut = cut_result(ToolResult.ok("a" * 5_000), 500, note=", kept")
+    assert cut.text.endswith("a\n[cut: the full output is 5000 bytes, kept]")
+    assert len(msgspec.json.encode(cut)) == 500
+    whole = ToolResult.ok("a")
+    assert cut_result(whole, 500, note=", kept") is whole
+
+
 def test_a_cut_text_takes_all_the_room_there_is() -> None:
     """(R101)"""
     for limit in range(200, 220):

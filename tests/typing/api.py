@@ -57,7 +57,7 @@ async def pay(amount: int, ctx: al.ToolContext[Notes]) -> str:
     return await ctx.deps.read(ctx.effect_id)
 
 
-@al.tool(recovery="settle")
+@al.tool(recovery="settle", coerce=True)
 def mail(text: str) -> str:
     """Send a mail."""
     return text
@@ -148,6 +148,7 @@ async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
             assert_type(event.event_id, str)
         await runtime.cancel(ref)
         await runtime.cancel(ref, author="Ann")
+        assert_type(runtime.left_over, tuple[al.LeftOver, ...])
         return result.require_text()
 
 
@@ -162,6 +163,8 @@ def every_event_can_be_told_apart(event: al.RunEvent) -> str:
             return event.status
         case al.RunStarted():
             return event.agent
+        case al.RunSteered() | al.RunStopping():
+            return event.author or ""
         case al.RequestRejected():
             return event.limit
         case al.ResendScheduled():
@@ -191,8 +194,16 @@ async def a_person_decides(runtime: al.Runtime) -> None:
     assert_type(result.waiting, tuple[al.WaitingCall, ...])
 
 
+async def a_run_is_spoken_to_while_it_goes_on(runtime: al.Runtime) -> None:
+    async with runtime.start(assistant, "hello", deps=Notes()) as run:
+        assert_type(await run.steer("more", author="Ada"), None)
+        assert_type(await run.steer((al.TextPart(text="more"),)), None)
+        assert_type(await runtime.stop_after_current(run.ref, author="Ada"), None)
+
+
 async def every_checkpoint_can_be_told_apart(runtime: al.Runtime) -> str | None:
     assert_type(await runtime.resume("r1", assistant, input="hello", deps=Notes()), al.RunResult[None])
+    assert_type(await runtime.output("r1", 0, 0), str)
     point = await runtime.checkpoint("r1")
     match point:
         case al.PreparedPoint():

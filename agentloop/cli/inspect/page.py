@@ -208,8 +208,10 @@ def _rail(run: RunView) -> Iterator[str]:
     yield '<ol class="rail">\n'
     for message in run.messages:
         yield from _message(message)
-    for attempt in run.attempts:
+    yield from _steers(run, 0)
+    for at, attempt in enumerate(run.attempts, 1):
         yield from _attempt(run, attempt)
+        yield from _steers(run, at)
     if run.ended_at_ms is not None:
         reason = f'<span class="small"><bdi>{_text(run.reason)}</bdi></span>' if run.reason else ""
         yield f'<li class="end">{_offset(run, run.ended_at_ms)}<div class="head"><strong>End</strong> '
@@ -217,10 +219,20 @@ def _rail(run: RunView) -> Iterator[str]:
     yield "</ol>\n"
 
 
-def _message(message: MessageView) -> Iterator[str]:
+def _steers(run: RunView, model_calls: int) -> Iterator[str]:
+    for steer in run.steers_after(model_calls):
+        by = f" by <bdi>{_text(steer.author)}</bdi>" if steer.author else ""
+        if steer.message is None:
+            head = f'<div class="head"><strong>Asked to stop</strong>{by}</div>'
+            yield f'<li class="user">{_offset(run, steer.at_ms)}{head}</li>\n'
+        else:
+            yield from _message(steer.message, _offset(run, steer.at_ms), by)
+
+
+def _message(message: MessageView, when: str = "", by: str = "") -> Iterator[str]:
     images = f", {counted(message.images, 'image')}" if message.images else ""
     label = {"system": "Instructions", "user": "User", "assistant": "Earlier reply"}[message.role]
-    yield f'<li class="{message.role}"><div class="head"><strong>{label}</strong> '
+    yield f'<li class="{message.role}">{when}<div class="head"><strong>{label}</strong>{by} '
     yield f'<span class="small">{size(message.bytes)}{images}</span></div>'
     yield from _said(message.text, folded=message.role == "system")
     yield "</li>\n"
@@ -273,9 +285,14 @@ def _call(run: RunView, call: CallView) -> Iterator[str]:
     yield f"<details{' open' if call.feedback is None else ''}><summary>{peek}</summary>"
     yield f'<p class="label">arguments</p><pre>{_text(call.arguments[:_LONGEST_TEXT])}</pre>'
     yield _cut(call.arguments)
+    if call.converted:
+        yield f'<p class="label">converted</p><pre>{_text(chr(10).join(call.converted))}</pre>'
     if call.feedback is not None:
         label = "feedback" if call.feedback_status == "ok" else "feedback, an error"
         yield f'<p class="label">{label}</p><pre>{_text(call.feedback[:_LONGEST_TEXT])}</pre>{_cut(call.feedback)}'
+    if call.kept_bytes is not None:
+        kept = f"{size(call.kept_bytes)} ({call.kept_bytes:,} bytes)"
+        yield f'<p class="label">full output kept</p><pre>{kept}</pre>'
     if call.effect_id is not None:
         yield f'<p class="label">execution</p><pre>{_text(call.effect_id)}</pre>'
     yield "</details></li>\n"

@@ -10,6 +10,7 @@ from ...exchange import (
     ExchangeRef,
     Fact,
     OriginOpened,
+    OutputKept,
     ReplyTaken,
     RerunAllowed,
     RunClosed,
@@ -17,13 +18,15 @@ from ...exchange import (
     SendEnded,
     SendStarted,
     SlotMoved,
+    Steered,
+    StopAsked,
     checkpoint_in,
 )
 from ...messages import Message, ModelExchange, SystemMessage, TextContent, TextPart, UserMessage
 from ...persistence import RunRow
 from ...persistence.reading import Reader
 from ...persistence.records import encode_record
-from .views import AttemptView, CallView, ConversationView, MessageView, ReplyView, RunView, StoreView
+from .views import AttemptView, CallView, ConversationView, MessageView, ReplyView, RunView, SteerView, StoreView
 
 __all__ = ["run_view", "survey"]
 
@@ -121,9 +124,16 @@ def _take(view: RunView, fact: Fact) -> None:
             next(item for item in view.attempts if item.attempt_id == fact.attempt_id).reply = _reply(fact)
         case SlotMoved():
             _move(view, fact)
+        case OutputKept():
+            _call(view, fact.exchange, fact.position).kept_bytes = fact.size
         case RerunAllowed():
             call = _call(view, fact.exchange, fact.position)
             call.rerun, call.author = True, fact.author
+        case Steered() | StopAsked():
+            message = _message(fact.message) if isinstance(fact, Steered) else None
+            view.steers.append(
+                SteerView(message=message, model_calls=view.model_calls, author=fact.author, at_ms=fact.at_ms)
+            )
         case RunClosed():
             view.state, view.reason, view.ended_at_ms = fact.outcome, fact.reason, fact.at_ms
         case ConversationBranched():
@@ -139,6 +149,7 @@ def _move(view: RunView, fact: SlotMoved) -> None:
     call = _call(view, fact.exchange, fact.position)
     if fact.state == "open" and call.state == "started":  # the claim was given back: nothing ran
         call.state, call.effect_id, call.executions, call.started_at_ms = "open", None, 0, None
+        call.converted = ()
         view.tool_calls -= 1
         return
     if call.state == "waiting" and fact.author is not None:
@@ -149,6 +160,7 @@ def _move(view: RunView, fact: SlotMoved) -> None:
     call.effect_id = fact.effect_id or call.effect_id
     if fact.state == "started":
         call.executions, call.rerun, call.started_at_ms = fact.attempt, False, fact.at_ms
+        call.converted = fact.converted
         view.tool_calls += 1
     if fact.feedback is not None:
         call.feedback = "\n".join(item.text for item in fact.feedback.content if type(item) is TextContent)

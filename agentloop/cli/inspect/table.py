@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from .views import AttemptView, CallView, RunView, StoreView
+from .views import AttemptView, CallView, MessageView, RunView, StoreView
 from .words import answered, asked_by, clean, clock, counted, cut, duration, made_by, place, size, tokens
 
 __all__ = ["Style", "store_lines", "timeline_lines"]
@@ -103,15 +103,30 @@ def timeline_lines(run: RunView, style: Style) -> Iterator[str]:
         whose = f"agent {_cell(run.agent)}" if run.call is None else f"model call of {_cell(made_by(run))}"
         yield f"{_offset(zero, zero)}  opened  {whose}, {counted(len(run.tools), 'tool')}"
     for message in run.messages:
-        images = f", {counted(message.images, 'image')}" if message.images else ""
-        yield f"{_BLANK}  {style(message.role, 'cyan')}  {size(message.bytes)}{images}"
-        yield from _indented(message.text, style)
-    for attempt in run.attempts:
+        yield from _message_lines(message, _BLANK, "", style)
+    yield from _steer_lines(run, 0, style)
+    for at, attempt in enumerate(run.attempts, 1):
         yield from _attempt_lines(attempt, zero, style)
+        yield from _steer_lines(run, at, style)
     if run.ended_at_ms is None:
         yield f"{_BLANK}  no end; {_coloured(_state(run), style)}"
     else:
         yield f"{_offset(zero, run.ended_at_ms)}  ended  {_coloured(_state(run), style)}"
+
+
+def _message_lines(message: MessageView, margin: str, by: str, style: Style) -> Iterator[str]:
+    images = f", {counted(message.images, 'image')}" if message.images else ""
+    yield f"{margin}  {style(message.role, 'cyan')}{by}  {size(message.bytes)}{images}"
+    yield from _indented(message.text, style)
+
+
+def _steer_lines(run: RunView, model_calls: int, style: Style) -> Iterator[str]:
+    for steer in run.steers_after(model_calls):
+        margin, by = _offset(run.opened_at_ms, steer.at_ms), f" by {_cell(steer.author)}" if steer.author else ""
+        if steer.message is None:
+            yield f"{margin}  asked to stop{by}"
+        else:
+            yield from _message_lines(steer.message, margin, by, style)
 
 
 def _attempt_lines(attempt: AttemptView, zero: int, style: Style) -> Iterator[str]:
@@ -141,8 +156,12 @@ def _attempt_lines(attempt: AttemptView, zero: int, style: Style) -> Iterator[st
             f"{_coloured(_call_state(call), style)}{runs}, {sizes}{took}"
         )
         yield from _indented(call.arguments, style)
+        if call.converted:
+            yield from _indented(f"converted: {', '.join(call.converted)}", style)
         if call.feedback is not None:
             yield from _indented(f"→ {call.feedback}", style)
+        if call.kept_bytes is not None:
+            yield from _indented(f"full output kept: {size(call.kept_bytes)} ({call.kept_bytes:,} bytes)", style)
 
 
 def _facts(run: RunView, style: Style) -> Iterator[str]:

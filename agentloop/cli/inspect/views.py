@@ -20,6 +20,7 @@ __all__ = [
     "MessageView",
     "ReplyView",
     "RunView",
+    "SteerView",
     "StoreView",
     "View",
 ]
@@ -49,7 +50,9 @@ class CallView(View):
         state: of the slot. code: why, when not done, or what it waits for. author: who settled it.
         decided: what a host decided while it waited, None where it did not. decided_by: who that was.
         rerun: whether a host allowed one more execution that has not begun.
+        converted: what of the arguments its tool was given in another JSON type, at its newest execution.
         feedback: what the model reads, None while there is none.
+        kept_bytes: of the full text of an output that was cut, where that is kept; None where none is.
         started_at_ms: when its newest execution was claimed, None where nothing ran.
         ended_at_ms: when its feedback was recorded. duration_ms: between the two.
     """
@@ -68,9 +71,11 @@ class CallView(View):
     decided: str | None = None
     decided_by: str | None = None
     rerun: bool = False
+    converted: tuple[str, ...] = ()
     feedback: str | None = None
     feedback_bytes: int = 0
     feedback_status: str | None = None
+    kept_bytes: int | None = None
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
     duration_ms: int | None = None
@@ -116,6 +121,20 @@ class AttemptView(View):
     reply: ReplyView | None = None
 
 
+class SteerView(View):
+    """What a user said to a run that went on; or that it shall stop, where there is no ``message``.
+
+    Attributes:
+        model_calls: how many had begun when it was stored.
+        author: who said it, None where nobody was named. at_ms: when it was stored.
+    """
+
+    message: MessageView | None
+    model_calls: int
+    author: str | None
+    at_ms: int
+
+
 class RunView(View):
     """One run.
 
@@ -132,6 +151,7 @@ class RunView(View):
         waiting: calls of an unfinished run that wait for a host.
         model_calls, tool_calls: how many were started. bytes: of all its records, in the form of today.
         author: who redacted it.
+        steers: what its user said while it went on, and that it shall stop, in order.
         left_out, summarised: earlier turns that its requests do not hold, and those that summaries
             stand for. summaries: the calls that made these, oldest first; None where a host wrote one.
     """
@@ -166,6 +186,11 @@ class RunView(View):
     tools: list[str] = []
     messages: list[MessageView] = []
     attempts: list[AttemptView] = []
+    steers: list[SteerView] = []
+
+    def steers_after(self, model_calls: int) -> list[SteerView]:
+        """Those that were stored when so many model calls had begun."""
+        return [steer for steer in self.steers if steer.model_calls == model_calls]
 
     @property
     def calls(self) -> list[CallView]:

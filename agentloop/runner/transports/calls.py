@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ...errors import OutputRefused
 from ...messages import ModelReply
+from ...wire.call_text import MALFORMED_CALL, malformed_feedback
 from ...wire.deltas import CallDelta
 from ..transport import Fragment
 from .rules import require_completed
@@ -94,7 +95,7 @@ class CallsCollector(Generic[T_co]):
             raise self._refused("call_conflict", f"expected one id for call {position} alone, got another")
         if not name.startswith(known_name) and name:  # a name may come in pieces, each with those before it
             raise self._refused("call_conflict", f"expected one name for call {position}, got another")
-        if not any(registered.startswith(name) for registered in self._names):
+        if name != MALFORMED_CALL and not any(registered.startswith(name) for registered in self._names):
             raise self._unknown()
         self._positions[position] = (id_ or known_id, name or known_name)
         if position == 0 and name in self._names:
@@ -105,7 +106,7 @@ class CallsCollector(Generic[T_co]):
 
         Raises:
             OutputRefused: ``incomplete``, ``refused``, ``unexpected_text``, ``no_call``, ``several_calls``,
-                ``unknown_tool``, or what ``build`` refuses.
+                ``unknown_tool``, ``malformed_call`` with what was wrong as its feedback, or what ``build`` refuses.
         """
         require_completed(reply, self._transport)
         calls, text = reply.calls, reply.text
@@ -116,8 +117,13 @@ class CallsCollector(Generic[T_co]):
                 raise self._refused("no_call", "expected one call, got none")
             if len(calls) > 1:
                 raise self._refused("several_calls", f"expected one call, got {len(calls)}")
-        if any(call.name not in self._names for call in calls):
-            raise self._unknown()
+        for position, call in enumerate(calls):
+            malformed = malformed_feedback(reply, position)
+            if malformed is not None:
+                rule = f"expected calls that can be read, got call {position} in a text that is none"
+                raise OutputRefused("malformed_call", rule, transport=self._transport, feedback=malformed)
+            if call.name not in self._names:
+                raise self._unknown()
         self.call = calls[0].name if calls else None
         self.output_chars = len(text) + sum(len(call.arguments.text) for call in calls)
         return self._build(reply)

@@ -40,7 +40,7 @@ class NativeCall:
         """An interaction with all tools visible."""
         names, stage_id = self._tools.names, stage.stage_id
         options = ModelOptions()
-        if stage.dialect.forced_call:
+        if stage.dialect.forces_calls:
             one = ToolChoice(name=names[0]) if len(names) == 1 else None
             options = ModelOptions(tool_choice=one or "required", parallel_tool_calls=False)
 

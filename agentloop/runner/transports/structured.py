@@ -136,7 +136,7 @@ class Structured(Generic[T]):
     def _by_call(self, dialect: Dialect) -> Interaction[T]:
         output, spec = self._output, self.function.spec
         choice = ToolChoice(name=output.name)
-        forced = ModelOptions(tool_choice=choice, parallel_tool_calls=False) if dialect.forced_call else ModelOptions()
+        forced = ModelOptions(tool_choice=choice, parallel_tool_calls=False) if dialect.forces_calls else ModelOptions()
 
         def build(reply: ModelReply) -> T:
             (call,) = reply.calls
@@ -172,7 +172,7 @@ class Structured(Generic[T]):
 def _route(dialect: Dialect) -> Route:
     if dialect.json_schema:
         return "json_schema"
-    return "call" if dialect.forced_call else "json_text"
+    return "call" if dialect.forces_calls else "json_text"
 
 
 def _whole(text: str) -> str:

@@ -17,7 +17,7 @@ from tests.exchange.desk import Desk
 from tests.messages.values import call, reply
 from tests.mortal import Ground
 
-__all__ = ["HOSTILE", "fill", "fill_with_recovery", "fill_with_waiting", "left_behind"]
+__all__ = ["HOSTILE", "fill", "fill_with_recovery", "fill_with_steers", "fill_with_waiting", "left_behind"]
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'single' \x1b[31m\u202e\0"
 
@@ -60,6 +60,22 @@ async def fill(path: Path) -> dict[str, str]:
         await backend.append(facts)
     await backend.close()
     return runs
+
+
+async def fill_with_steers(path: Path) -> None:
+    """Fill a SQLite store with a run, ``spoken``, that was spoken to before, between and after its model calls."""
+    desk = Desk()
+    turn = desk.open("spoken", UserMessage(content="first"))
+    desk.steer(turn, "early")
+    desk.take(turn, reply(call("a", name="pay"), word="tool_calls"))
+    desk.steer(turn, f"{HOSTILE} between", author="Ada")
+    desk.run(turn, 0, 0)
+    desk.send(turn, "attempt-s")
+    desk.add(desk.book.ask_stop(turn, author="Bob", at_ms=5))
+    backend = SQLiteBackend(path)
+    await backend.open()
+    await backend.append(desk.facts)
+    await backend.close()
 
 
 def left_behind() -> Iterator[list[Fact]]:

@@ -17,8 +17,8 @@ import agentloop as al
 from agentloop.cli import main
 from agentloop.persistence import write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
-from agentloop.testing import ScriptedProvider
-from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery, fill_with_waiting
+from agentloop.testing import ScriptedProvider, call, reply
+from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery, fill_with_steers, fill_with_waiting
 
 
 @pytest.fixture
@@ -137,6 +137,28 @@ def test_a_run_is_a_timeline_with_sizes_and_usage(
     assert "no end" in inspect(capsys, str(path), "--run", "sending")
     assert "checkpoint   completed: outcome completed, exchanges " in out
     assert "redacted by  Ada" in inspect(capsys, str(path), "--run", "hidden")
+
+
+def test_what_a_user_said_meanwhile_and_a_stop_stand_where_they_came(
+    capsys: pytest.CaptureFixture[str], path: Path
+) -> None:
+    asyncio.run(fill_with_steers(path))
+    order = ("first", "early", "model call 1", "Ada", "between", "model call 2", "stop")
+    out = inspect(capsys, str(path), "--run", "spoken").partition("opened  agent")[2]
+    places = [out.index(words) for words in order]
+    assert places == sorted(places)
+    assert "user by Ada  " in out
+    assert "+0.003  user  5 B" in out
+    assert "+0.004  asked to stop by Bob" in out
+    (run,) = json.loads(inspect(capsys, str(path), "--json"))["runs"]
+    steers = [(one["message"] and one["message"]["role"], one["model_calls"], one["author"]) for one in run["steers"]]
+    assert steers == [("user", 0, None), ("user", 1, "Ada"), (None, 2, "Bob")]
+    text = Page(inspect(capsys, str(path), "--html", "-")).text.partition("User")[2]
+    told = [
+        text.index(words) for words in ("first", "early", "Model call 1", "by Ada", "between", "Model call 2", "Asked")
+    ]
+    assert told == sorted(told)
+    assert "Asked to stop by Bob" in text
 
 
 def test_a_run_says_which_point_it_is_at(capsys: pytest.CaptureFixture[str], path: Path, runs: dict[str, str]) -> None:
@@ -435,3 +457,35 @@ def test_the_page_says_what_to_decide(capsys: pytest.CaptureFixture[str], waitin
     assert "approved by <bdi>Ada</bdi>" in said
     assert "denied by <bdi>Bea</bdi>" in said
     assert "<script" not in said
+
+
+# -- what was converted, and what is kept
+
+
+def test_what_was_converted_and_how_much_is_kept_is_shown_and_not_the_text(
+    capsys: pytest.CaptureFixture[str], path: Path, tmp_path: Path
+) -> None:
+    @al.tool(coerce=True)
+    async def fetch(times: int) -> str:
+        """Fetch a page."""
+        return "a page of many <b>words</b> " * times
+
+    async def ran() -> None:
+        asked = [call("fetch", arguments_text='{"times": "1000"}'), call("fetch", times=1)]
+        async with al.Runtime(ScriptedProvider([reply(calls=asked), reply("ok")]), store=path) as runtime:
+            await runtime.run(al.Agent(name="a", tools=[fetch]), "go", run_id="r")
+
+    asyncio.run(ran())
+    lines = [line.strip() for line in inspect(capsys, str(path), "--run", "r").splitlines()]
+    assert lines.count("full output kept: 27.3 KiB (28,000 bytes)") == 1
+    assert lines.count("converted: $.times: string to integer") == 1
+    (run,) = json.loads(inspect(capsys, str(path), "--json", "--run", "r"))["runs"]
+    calls = run["attempts"][0]["reply"]["calls"]
+    assert [(call["kept_bytes"], call["converted"]) for call in calls] == [
+        (28_000, ["$.times: string to integer"]),
+        (None, []),
+    ]
+    text = Page(inspect(capsys, str(path), "--html", "-")).text
+    for words in ("full output kept", "27.3 KiB (28,000 bytes)", "$.times: string to integer"):
+        assert text.count(words) == 1
+    assert text.count("many") < 300

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+import agentloop as al
 from agentloop.errors import OutputRefused
-from agentloop.messages import ModelReply
+from agentloop.messages import ModelReply, Native
 from agentloop.runner.transports.calls import CallsCollector
 from agentloop.testing import call, reply
 from agentloop.wire import CallDelta
+from tests.wire.streams import COUNTED, DONE, FIRST, STOP, feed, text
 
 
 def collector(*, single: bool = True, names: tuple[str, ...] = ("pick", "pick_all")) -> CallsCollector[ModelReply]:
@@ -160,3 +163,23 @@ def test_a_registered_name_is_told_for_diagnostics_and_no_other_word_of_the_repl
     assert of.call == "pick"
     of.finish(reply(text="none"))
     assert of.call is None
+
+
+def test_a_call_that_could_not_be_read_is_refused_with_what_was_wrong_and_only_at_the_end() -> None:
+    """(R347)"""
+    dialect = al.dialect("openai", call_text=al.ToolCallParser())
+    words = '<tool_call>{"name": "pick"}</tool_call><tool_call>{"secret"}</tool_call>'
+    answer, shown = feed([FIRST, text(words), STOP, COUNTED, DONE], dialect)
+    of = collector(single=False)
+    for piece in shown:
+        of.push(piece if isinstance(piece, CallDelta) else piece.text)
+    with pytest.raises(OutputRefused) as caught:
+        of.finish(answer)
+    assert (caught.value.code, caught.value.transport) == ("malformed_call", "t")
+    assert "call 1" in caught.value.rule
+    assert "secret" not in str(caught.value)
+    assert caught.value.feedback is not None
+    assert "at character 9 ($.secret): expected ':'" in caught.value.feedback
+    foreign = msgspec.structs.replace(answer, native=Native())
+    with pytest.raises(OutputRefused, match="unknown_tool"):
+        collector(single=False).finish(foreign)

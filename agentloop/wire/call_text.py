@@ -1,0 +1,343 @@
+"""Tool calls written in a model's text, for models whose server has no calls of its own (R342).
+
+Such a model is told its tools in the instructions, writes a call between two tags in its text, and reads what the
+tools answered in a user message. `CallText` is the contract of one way to write all that; `ToolCallParser` is
+the way of the Hermes and Qwen chat templates (NousResearch/Hermes-Function-Calling, 2024; Qwen 2.5 and 3, 2024 to
+2025), which many open models were trained on:
+
+    <tool_call>
+    {"name": "read_note", "arguments": {"id": "n1"}}
+    </tool_call>
+
+A `Dialect` with a ``call_text`` reads and writes calls so. What a tag is, is decided by `agentloop.wire.tagged`;
+what is between two tags, by the parser. Text that is no call is never mended: it becomes a call of the name
+`MALFORMED_CALL`, which no tool can have, runs nothing, and is answered with what is wrong and where.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, Protocol, runtime_checkable
+
+import msgspec
+
+from ..admission import is_unicode
+from ..admission.strict_json import parse
+from ..errors import AdmissionError, InputError
+from ..messages.feedback import ToolFeedback
+from ..messages.parts import ToolCall, require_type
+from ..messages.reply import ModelReply
+from ..messages.request import FunctionSpec, ModelOptions, ToolChoice
+from .catalogue import declared_tool
+from .fault import kind_of
+from .written import join_written
+
+__all__ = [
+    "CallText",
+    "CallTextRefused",
+    "MALFORMED_CALL",
+    "TextCall",
+    "ToolCallParser",
+    "call_instruction",
+    "malformed_feedback",
+    "require_call_text",
+    "written_text",
+]
+
+MALFORMED_CALL: Final = "<malformed call>"
+"""The name of a call that could not be read: outside of what a tool's name may be, so it is no tool's."""
+
+_FEEDBACK_CHARS: Final = 560
+_TAG_CHARS: Final = 64
+_TO_JSON: Final = msgspec.json.Encoder().encode
+
+
+class TextCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call as it was read from a text.
+
+    Attributes:
+        name: not empty.
+        arguments: the JSON text of the arguments exactly as the model wrote it; ``""`` where there are none.
+    """
+
+    name: str
+    arguments: str
+
+    def __post_init__(self) -> None:
+        require_type("TextCall.name", self.name, str)
+        require_type("TextCall.arguments", self.arguments, str)
+        if not self.name:
+            raise InputError("TextCall.name: expected a non-empty string")
+
+
+class CallTextRefused(InputError):
+    """A text between the tags is no call. Nothing runs.
+
+    Attributes:
+        feedback: what the model shall read: what was expected, what came, and where; up to 560 characters.
+    """
+
+    code = "malformed_call"
+
+    def __init__(self, feedback: str) -> None:
+        super().__init__(feedback)
+        self.feedback = feedback if len(feedback) <= _FEEDBACK_CHARS else feedback[: _FEEDBACK_CHARS - 1] + "…"
+
+
+@runtime_checkable
+class CallText(Protocol):
+    """One way to write calls in text. Plain objects may implement it.
+
+    A value of it is part of a dialect: it is hashable, never changes, and equal values read and write the same.
+
+    Attributes:
+        opening, closing: the tags around a call: 1 to 64 characters without white space; neither holds the
+            other.
+        json_strings: whether what is between the tags is JSON, so that a closing tag inside one of its strings
+            is text; such a ``closing`` holds no quotation mark.
+    """
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def opening(self) -> str: ...
+
+    @property
+    def closing(self) -> str: ...
+
+    @property
+    def json_strings(self) -> bool: ...
+
+    def format_instruction(self, specs: tuple[FunctionSpec, ...], /) -> str:
+        """What the model is told of 1 or more tools and of how to call them; asked once for each tool catalogue."""
+        ...
+
+    def parse(self, text: str, /, *, closed: bool) -> tuple[TextCall, ...]:
+        """The calls, 1 or more, in what stood between the tags.
+
+        Args:
+            closed: whether the closing tag came; without it the text goes on to the end of the reply.
+
+        Raises:
+            CallTextRefused: it is no call.
+        """
+        ...
+
+    def write_call(self, call: ToolCall, /) -> str:
+        """The text of a call that was not written by this model: with its tags."""
+        ...
+
+    def write_result(self, call: ToolCall, feedback: ToolFeedback, /) -> str:
+        """The text in which the model reads the answer to one of its calls."""
+        ...
+
+
+class ToolCallParser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Calls as JSON in tags: an object ``{"name": …, "arguments": {…}}``, or an array of such objects.
+
+    The text is strict JSON, and taken whole or not at all: an array with one bad member is no call. ``arguments`` is an
+    object, or null or missing where there are none; another member is refused, so that nothing the model says is
+    dropped. Code fences, comments and cut brackets are not taken away or mended. Where the closing tag is
+    missing, because a server takes it for a stop sequence and keeps it, the text must be complete without it.
+
+    A subclass may write the instruction, the calls and the results in another way.
+
+    Attributes:
+        opening, closing: the tags around a call.
+        result_opening, result_closing: the tags around a tool's answer, whose text stands between them as it is.
+
+    Raises:
+        InputError: a tag that is none, by name.
+    """
+
+    opening: str = "<tool_call>"
+    closing: str = "</tool_call>"
+    result_opening: str = "<tool_response>"
+    result_closing: str = "</tool_response>"
+
+    def __post_init__(self) -> None:
+        for name in ("result_opening", "result_closing"):
+            _require_tag(f"ToolCallParser.{name}", getattr(self, name))
+        require_call_text(self, where="ToolCallParser")
+
+    @property
+    def json_strings(self) -> bool:
+        return True
+
+    def format_instruction(self, specs: tuple[FunctionSpec, ...], /) -> str:
+        """The tools, a JSON object a line, and how a call is written.
+
+        Raises:
+            AdmissionError: a schema that is no JSON object.
+        """
+        declared = (_TO_JSON(declared_tool(spec, f"$.tools[{at}]", strict=False)) for at, spec in enumerate(specs))
+        tools = "\n".join(item.decode() for item in declared)
+        return (
+            "# Tools\n\n"
+            "You can call functions to help with what the user asks. "
+            "Each line between <tools> and </tools> is the JSON declaration of one function:\n"
+            f"<tools>\n{tools}\n</tools>\n\n"
+            "To call a function, write a JSON object with its name and its arguments "
+            f"between {self.opening} and {self.closing}:\n"
+            f'{self.opening}\n{{"name": <function name>, "arguments": <JSON object of arguments>}}\n{self.closing}\n'
+            f"Write one such block for each call, and end your turn after the last one. "
+            f"You then read the results, in the order of the calls, between {self.result_opening} "
+            f"and {self.result_closing}."
+        )
+
+    def parse(self, text: str, /, *, closed: bool) -> tuple[TextCall, ...]:
+        """See `CallText.parse`."""
+        try:
+            return _read(text)
+        except AdmissionError as error:
+            at = "" if error.position is None else f" at character {error.position}"
+            where = at + ("" if error.path == "$" else f" ({error.path[:120]})")
+            reason = f"it is not one JSON text{where}: {error.rule}"
+        except CallTextRefused as refused:
+            reason = refused.feedback
+        if not closed:
+            reason = f"the closing tag {self.closing} is missing, and {reason}"
+        elif self.opening in text:
+            reason = f"{self.opening} opens again before {self.closing}, and {reason}"
+        raise CallTextRefused(
+            f"What follows {self.opening} is no call: {reason}. Expected "
+            f'{self.opening}{{"name": …, "arguments": {{…}}}}{self.closing}, or an array of such objects.'
+        )
+
+    def write_call(self, call: ToolCall, /) -> str:
+        """See `CallText.write_call`."""
+        name = _TO_JSON(call.name).decode()
+        return f'{self.opening}\n{{"name": {name}, "arguments": {call.arguments.text or "{}"}}}\n{self.closing}'
+
+    def write_result(self, _call: ToolCall, feedback: ToolFeedback, /) -> str:
+        """See `CallText.write_result`; results stand in the order of the calls."""
+        return f"{self.result_opening}\n{feedback.text}\n{self.result_closing}"
+
+
+class _RawCall(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw()
+
+
+_decode_one: Final = msgspec.json.Decoder(_RawCall).decode
+_decode_several: Final = msgspec.json.Decoder(list[_RawCall]).decode
+
+
+def _read(text: str) -> tuple[TextCall, ...]:
+    """Read one object or an array of them; the arguments are a slice of the text."""
+    value = parse(text)
+    if type(value) is dict:
+        _check_call(value, "")
+        raw = [_decode_one(text)]
+    elif type(value) is list and value:
+        for at, item in enumerate(value):
+            _check_call(item, f"[{at}]")
+        raw = _decode_several(text)
+    else:
+        got = "an empty array" if value == [] else kind_of(value)
+        raise CallTextRefused(f"expected an object or an array of objects, got {got}")
+    return tuple(TextCall(name=call.name, arguments=bytes(call.arguments).decode()) for call in raw)
+
+
+def _check_call(value: Any, place: str) -> None:
+    if type(value) is not dict:
+        raise CallTextRefused(f"${place}: expected an object, got {kind_of(value)}")
+    if "name" not in value:
+        raise CallTextRefused(f"${place}.name: expected the name of a function, got none")
+    name = value["name"]
+    if type(name) is not str or not name:
+        raise CallTextRefused(f"${place}.name: expected the name of a function, got {kind_of(name)}")
+    arguments = value.get("arguments")
+    if arguments is not None and type(arguments) is not dict:
+        raise CallTextRefused(f"${place}.arguments: expected an object, got {kind_of(arguments)}")
+    others = sorted(value.keys() - {"name", "arguments"})
+    if others:
+        shown = others[0] if len(others[0]) <= 40 else others[0][:39] + "…"
+        raise CallTextRefused(f"${place}: expected the members name and arguments only, got {shown!r}")
+
+
+def require_call_text(value: object, *, where: str) -> None:
+    """Refuse what is no `CallText`.
+
+    Raises:
+        InputError: it has no such member, its tags cannot be told apart, or it is not hashable; begins with ``where``.
+    """
+    try:
+        hash(value)
+    except TypeError:
+        raise InputError(f"{where}: expected a hashable value, got {type(value).__name__}") from None
+    if isinstance(value, type) or not isinstance(value, CallText):
+        got = value.__name__ if isinstance(value, type) else type(value).__name__
+        raise InputError(f"{where}: expected a ToolCallParser, or an object that is a CallText, got {got}")
+    for name in ("opening", "closing"):
+        _require_tag(f"{where}.{name}", getattr(value, name))
+    if value.opening in value.closing or value.closing in value.opening:
+        raise InputError(f"{where}: expected tags of which neither holds the other")
+    if type(value.json_strings) is not bool:
+        raise InputError(f"{where}.json_strings: expected bool, got {type(value.json_strings).__name__}")
+    if value.json_strings and '"' in value.closing:
+        raise InputError(f"{where}.closing: expected no quotation mark, since JSON strings end with one")
+
+
+def _require_tag(name: str, tag: object) -> None:
+    require_type(name, tag, str)
+    assert isinstance(tag, str), "checked just now"
+    if not 1 <= len(tag) <= _TAG_CHARS or tag.split() != [tag] or not is_unicode(tag):
+        raise InputError(f"{name}: expected 1 to {_TAG_CHARS} characters without white space")
+
+
+@functools.lru_cache(maxsize=64)
+def _catalogue_instruction(call_text: CallText, tools: tuple[FunctionSpec, ...]) -> str:
+    said = call_text.format_instruction(tools)
+    if type(said) is not str or not is_unicode(said):
+        raise InputError("CallText.format_instruction: expected text that UTF-8 can encode")
+    return said
+
+
+def call_instruction(call_text: CallText, tools: tuple[FunctionSpec, ...], options: ModelOptions) -> str:
+    """All that a request says of its tools where calls are text; ``""`` without tools.
+
+    What ``tool_choice`` and ``parallel_tool_calls`` ask for is said in words, which a model may ignore.
+
+    Raises:
+        AdmissionError, InputError: the instruction cannot be made.
+    """
+    if not tools:
+        return ""
+    words = [_catalogue_instruction(call_text, tools)]
+    choice = options.tool_choice
+    if type(choice) is ToolChoice:
+        words.append(f"Your next answer must call the function {choice.name}.")
+    elif choice == "required":
+        words.append("Your next answer must call a function.")
+    elif choice == "none":
+        words.append("Your next answer must not call a function.")
+    if options.parallel_tool_calls is False:
+        words.append("Make at most one call in an answer.")
+    return "\n".join(words)
+
+
+def written_text(reply: ModelReply, native: dict[str, Any], call_text: CallText) -> str:
+    """A reply as its model wrote it; one that was written in another way, as this way writes it.
+
+    Raises:
+        AdmissionError: what is kept of the text does not fit the reply.
+    """
+    if "call_text" in native:
+        kept = native["call_text"]
+        return join_written(reply, kept.get("written") if type(kept) is dict else kept)
+    return "\n".join(call_text.write_call(item) if isinstance(item, ToolCall) else item.text for item in reply.output)
+
+
+def malformed_feedback(reply: ModelReply, position: int) -> str | None:
+    """What the model shall read on a call that could not be read; None for any other call.
+
+    Args:
+        position: of the call among those of the reply.
+    """
+    if reply.calls[position].name != MALFORMED_CALL:
+        return None
+    kept = msgspec.json.decode(reply.native.data).get("call_text")
+    faults = kept.get("faults") if type(kept) is dict else None
+    said = faults.get(str(position)) if type(faults) is dict else None
+    return said if type(said) is str else None
