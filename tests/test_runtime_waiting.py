@@ -16,7 +16,7 @@ from agentloop.decisions import waiting_of
 from agentloop.exchange import Fact, RunClosed, SlotMoved
 from agentloop.testing import RecordingSink, ScriptedProvider, call, reply
 from tests.mortal import Ground
-from tests.runs import check_order, follow_all, pairs_in
+from tests.runs import body_of, check_order, follow_all, pairs_in
 
 
 class Bank:
@@ -619,3 +619,27 @@ def test_a_waiting_call_is_plain_enough_for_json() -> None:
         at_ms=None,
     )
     assert msgspec.json.decode(msgspec.json.encode(item), type=al.WaitingCall) == item
+
+
+# -- what a user says meanwhile
+
+
+async def test_what_is_said_while_a_run_waits_is_in_its_next_request(ground: Ground, bank: Bank) -> None:
+    waiting = await suspended(ground, bank)
+    provider = ScriptedProvider([reply("Done.")])
+    async with ground.runtime(provider) as runtime:
+        await runtime.steer("r", "And hurry.", author="Ann")
+        assert await runtime.waiting() == list(waiting)
+        said = {item.ref: al.Answer("x") for item in waiting}
+        assert (await runtime.resume("r", AGENT, deps=bank, decisions=said)).text == "Done."
+    assert b'"content":"And hurry."' in body_of(provider.requests[0])
+
+
+async def test_a_run_that_waits_and_is_asked_to_stop_ends_once_it_is_decided_about(ground: Ground, bank: Bank) -> None:
+    one, two = await suspended(ground, bank)
+    async with ground.runtime(ScriptedProvider([])) as runtime:
+        await runtime.stop_after_current("r", author="Ann")
+        left = await runtime.resume("r", AGENT, deps=bank, decisions={one.ref: al.Approve()})
+        assert (left.outcome, bank.paid) == ("waiting_for_approval", ["r/0.0"])
+        end = await runtime.resume("r", AGENT, deps=bank, decisions={two.ref: al.Answer("x")})
+        assert (end.outcome, end.reason) == ("incomplete", "stopped")
