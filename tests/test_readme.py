@@ -73,6 +73,15 @@ def endpoint() -> Iterator[ReplayServer]:
     loop.close()
 
 
+ASKED: dict[str, dict[str, Any]] = {
+    "ask_notes": {"task": "When is the launch?"},
+    "publish": {"title": "Launch"},
+    "read_page": {"url": "https://example.org"},
+    "reserve": {"sku": "M-1", "quantity": 2},
+}
+"""What the model of the fragments asks tools for; every other one for the plan."""
+
+
 def answer(request: al.ModelRequest) -> al.ModelReply:
     """What the model of the fragments says: it calls the first tool once, then answers."""
     wanted = request.options.response_format
@@ -81,7 +90,8 @@ def answer(request: al.ModelRequest) -> al.ModelReply:
     if not request.tools or request.exchanges:
         return reply(text="On 12 May.")
     name = request.tools[0].name
-    return reply(calls=[call(name, sku="M-1", quantity=2) if name == "reserve" else call(name, name="plan")])
+    arguments = ASKED.get(name, {"name": "plan"})
+    return reply(calls=[call(name, arguments_text=msgspec.json.encode(arguments).decode())])
 
 
 def test_every_python_block_is_run() -> None:
@@ -126,6 +136,7 @@ def test_the_fragments_run_inside_a_runtime(
     assert all(result.outcome == "completed" for result in ended)
     shown = capsys.readouterr().out
     assert '[read_note {"name":"plan"}]' in shown
+    assert 'approval publish {"title":"Launch"}' in shown
     assert "On 12 May." in shown
     assert scope["clerk"].toolset.require("reserve").spec.description == "Reserve some pieces of an item."
 
@@ -291,8 +302,11 @@ def test_the_limits_are_those_of_the_code() -> None:
     clocks = [send.total, send.idle, send.first_event, send.connect]
     shown = " / ".join("off" if clock is None else f"{clock:g} s" for clock in clocks)
     assert numbers["one send: total / idle / first event / connect"] == shown
-    tools = f"{limits.MAX_TOOLS}; {limits.TOOL_TIMEOUT:g} s"
-    assert numbers["tools an agent; timeout of one execution"] == tools
+    most = f"{limits.MAX_TOOLS}; {loop.max_parallel_tools} (up to {limits.MAX_PARALLEL_TOOLS_CEILING})"
+    assert numbers["tools an agent; at the same time; agents below agents"] == f"{most}; {loop.max_depth} deep"
+    clocks = f"{limits.TOOL_TIMEOUT:g} s / {limits.TOOL_GRACE:g} s / {limits.TOOL_RETRIES}"
+    assert numbers["one execution of a tool: timeout / grace / retries if idempotent"] == clocks
+    assert numbers["rounds of a workflow"] == str(limits.MAX_ROUNDS)
 
 
 def test_the_budgets_of_a_runner_are_those_of_the_code() -> None:
