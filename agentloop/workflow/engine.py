@@ -103,9 +103,14 @@ class Engine(Generic[S, R]):
         """Fix what ``context.tools`` may call (R286).
 
         Raises:
-            InputError, ToolDefinitionError: they are no tools, or no set. ConflictError: the engine has some.
+            InputError, ToolDefinitionError: they are no tools, or no set; or one of them waits for a person, which
+                nothing of an engine can: its approval would be passed over. ConflictError: the engine has some.
         """
         given = tools if isinstance(tools, ToolSet) else ToolSet(tools)
+        waiting = [tool.name for tool in given if tool.kind == "external" or tool.policy.approval is not None]
+        if waiting:
+            rule = f"expected tools that wait for nobody, got {waiting}; an agent of a node may have them"
+            raise InputError(f"bind_tool_runtime: {rule}")
         self._check_unbound("tools", self._tools)
         self._tools = given
 

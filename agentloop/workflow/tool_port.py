@@ -81,8 +81,8 @@ class ToolPort:
         if arguments is not None and not isinstance(arguments, (str, Mapping)):
             raise InputError(f"context.tools.call: expected a mapping or JSON text, got {type(arguments).__name__}")
         text = arguments if isinstance(arguments, str) else canonical_text(dict(arguments or {}))
-        admitted = tool.admit(text)
-        call = _Call(request, self._visit, tool, text)
+        admitted = tool.admitted(text)
+        call = _Call(request, self._visit, tool, text, admitted.converted)
         hindered = call.hindrance()
         if hindered is not None:
             code, words = hindered
@@ -90,14 +90,15 @@ class ToolPort:
         with request.effects:
             async with Bound(request.signal):
                 call.ledger.debit("tool_calls")
-                return await call.run(admitted)
+                return await call.run(admitted.arguments)
 
 
 class _Call:
     """One call of a tool, with all its executions."""
 
-    def __init__(self, request: Request, visit: Visit, tool: Tool, text: str) -> None:
-        self._request, self._visit, self._tool, self._text = request, visit, tool, text
+    def __init__(self, request: Request, visit: Visit, tool: Tool, text: str, converted: tuple[str, ...]) -> None:
+        self._request, self._visit, self._tool = request, visit, tool
+        self._asked: dict[str, Any] = {"arguments": text, "converted": converted}
         self.id = request.new_id()
         self.ledger: Ledger = request.ledger_of(tool)
         self._place: dict[str, Any] = {"tool": tool.name, "call_id": self.id, "exchange": 0}
@@ -187,7 +188,7 @@ class _Call:
 
     def _start(self, attempt: int) -> None:
         self._running, self._began = attempt, self._request.clock()
-        self._tell(ToolStarted, **self._place, arguments=self._text, attempt=attempt)
+        self._tell(ToolStarted, **self._place, **self._asked, attempt=attempt)
 
     def _end(self, status: str, slot: str, code: str | None, output: str = "") -> None:
         self._running = 0

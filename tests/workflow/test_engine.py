@@ -62,6 +62,18 @@ async def test_a_model_is_bound_once_either_way() -> None:
         al.Engine(model=definition, model_runtime=runner)
 
 
+def test_tools_that_wait_for_a_person_are_refused() -> None:
+    """Nothing of an engine can wait, so an approval would be passed over."""
+    signed = al.Tool.external("sign", "Sign.", parameters={"type": "object"})
+    dear = al.Tool.from_schema(
+        "pay", "Pay.", parameters={"type": "object"}, call=print, policy=al.ToolPolicy(approval="required")
+    )
+    engine: Any = al.Engine()
+    with pytest.raises(InputError, match=r"expected tools that wait for nobody, got \['pay', 'sign'\]"):
+        engine.bind_tool_runtime([look, dear, signed])
+    engine.bind_tool_runtime([look])
+
+
 def test_a_refused_binding_binds_nothing() -> None:
     """(R286)"""
     engine: Any = al.Engine()

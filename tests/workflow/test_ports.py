@@ -127,6 +127,21 @@ async def test_tool_calls_are_debited_to_the_budget_of_the_run() -> None:
     assert total.left("tool_calls") == 0
 
 
+async def test_what_is_converted_for_a_tool_is_told() -> None:
+    @al.tool(coerce=True)
+    async def double(n: int) -> int:
+        """Double it."""
+        return 2 * n
+
+    async def use(state: Draft, context: al.NodeContext) -> None:
+        assert (await context.tools.call("double", '{"n": "21"}')).text == "42"
+
+    seen = RecordingSink()
+    async with al.Runtime(ScriptedProvider([]), observers=[seen]) as runtime:
+        await runtime.engine(flow(node("use", use)), tools=[double]).run(Draft())
+    assert [(e.arguments, e.converted) for e in seen.of(ToolStarted)] == [('{"n": "21"}', ("$.n: string to integer",))]
+
+
 async def test_a_tool_is_told_below_its_node_in_the_words_of_a_run() -> None:
     seen = RecordingSink()
 
