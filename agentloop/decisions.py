@@ -6,9 +6,10 @@ decides hands that back, so that a decision can meet no other call than the one 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -34,7 +35,9 @@ __all__ = [
 WAITING: Final = "waiting_for_approval"
 """The outcome of a run that is suspended: calls of it wait for a host."""
 
-_REF: Final = re.compile(r"(.+)/(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8}):([0-9a-f]{64})", re.DOTALL)
+_REF: Final = functools.cache(
+    lambda: re.compile(r"(.+)/(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8}):([0-9a-f]{64})", re.DOTALL)
+)
 
 
 class _Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +135,7 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int | None
 
 
-class CallRef(NamedTuple):
+class CallRef(msgspec.Struct, frozen=True):
     """The reference of a call that waits, taken apart."""
 
     run_id: str
@@ -152,7 +155,7 @@ class CallRef(NamedTuple):
         """
         if type(ref) is not str:
             raise InputError(f"decisions: expected the ref of a WaitingCall, a str, got {type(ref).__name__}")
-        found = _REF.fullmatch(ref)
+        found = _REF().fullmatch(ref)
         if found is None:
             raise InputError("decisions: expected the ref of a WaitingCall, got another text")
         return cls(found[1], int(found[2]), int(found[3]), found[4])

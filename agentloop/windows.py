@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypedDict, TypeVar
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar
+
+import msgspec
 
 from .admission import digest_bytes
 from .agent import Agent
@@ -72,7 +74,7 @@ class RunOptions(TypedDict, total=False):
 _INPUT_DOMAIN = "agentloop/input/v1"
 
 
-class Parent(NamedTuple):
+class Parent(msgspec.Struct, frozen=True):
     """What a run is done for that an agent does for somebody else.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +104,7 @@ def test_all_decisions_are_stored_together_or_none() -> None:
     rule = r"call 0\.1 of run 'r1': a call that waits \(external\) cannot be approved: expected it to become done, "
     with pytest.raises(al.ConflictError, match=rule):
         stored(desk.book, turn, {one: al.Approve(), two: al.Approve()}, at_ms=6, max_bytes=4096)
-    wrong = three._replace(digest=one.digest)
+    wrong = msgspec.structs.replace(three, digest=one.digest)
     with pytest.raises(al.ConflictError, match="expected the digest of the stored call"):
         stored(desk.book, turn, {one: al.Approve(), wrong: al.Approve()}, at_ms=6, max_bytes=4096)
     assert picture(desk.book) == before

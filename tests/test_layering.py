@@ -27,6 +27,10 @@ OUTSIDE_WORLD = {
 DEAR = {
     "agentloop.persistence.choose": {"agentloop.persistence.sqlite", "agentloop.persistence.postgres"},  # one at most
     "agentloop.providers.http_errors": {"html"},  # for answers that are pages
+    "agentloop.effects.pool": {"anyio"},  # for sync tools
+    "agentloop.tools.arguments": {"agentloop.tools.coercion"},  # for tools with coerce=True
+    "agentloop.workflow.definition": {"agentloop.workflow.mermaid"},  # to draw a workflow
+    "agentloop.tools.validator": {"agentloop.tools.draft7"},  # for tools
     "agentloop.tools.exactness": {"dataclasses"},  # for tools that take one
 }
 """What takes time to import and few programs use, by the one module that does when it is needed."""

@@ -3,6 +3,7 @@
 from .canonical import canonical, canonical_text
 from .digest import chain, digest, digest_bytes
 from .json_fault import INTEGER_DIGITS
+from .patterns import pattern
 from .plain import is_unicode, require_plain
 from .strict_json import parse
 from .typed import to_type
@@ -16,6 +17,7 @@ __all__ = [
     "digest_bytes",
     "is_unicode",
     "parse",
+    "pattern",
     "require_plain",
     "to_type",
 ]

@@ -7,26 +7,32 @@ matter, its verdict does: `tests` hold both to the same language.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import Final
 
 from ..errors import AdmissionError
 from .paths import join_path
+from .patterns import pattern
 
 __all__ = ["INTEGER_DIGITS", "LONE_SURROGATE_ESCAPE", "find_fault"]
 
 INTEGER_DIGITS: Final = 4_300
 """Most digits of an integer; the interpreter's own default bound on quadratic conversion."""
 
-LONE_SURROGATE_ESCAPE: Final = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F])|.)", re.DOTALL
+LONE_SURROGATE_ESCAPE: Final = functools.cache(
+    lambda: re.compile(
+        r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F])|.)", re.DOTALL
+    )
 )
 """Matches escapes one after the other; group ``lone`` is set for half a pair."""
 
-_SPACE: Final = re.compile(r"[ \t\n\r]*+")
-_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+')
-_NUMBER: Final = re.compile(r"-?+(?:0|[1-9][0-9]*+)(?P<real>(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+)")
+_SPACE: Final = pattern(r"[ \t\n\r]*+")
+_STRING: Final = pattern(r'"(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+')
+_NUMBER: Final = functools.cache(
+    lambda: re.compile(r"-?+(?:0|[1-9][0-9]*+)(?P<real>(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+)")
+)
 _WORDS: Final = ("true", "false", "null")
 _CONSTANTS: Final = ("NaN", "Infinity", "-Infinity")
 
@@ -64,7 +70,7 @@ class _Scanner:
 
     def space(self) -> str:
         """Skip white space; return the next character, '' at the end."""
-        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]  # matches the empty string
+        self.at = _SPACE().match(self.text, self.at).end()  # type: ignore[union-attr]  # matches the empty string
         return self.text[self.at : self.at + 1]
 
     def first_item(self) -> None:
@@ -137,9 +143,9 @@ class _Scanner:
     def string(self) -> str:
         """Read a string; return it decoded."""
         start = self.at
-        end = _STRING.match(self.text, start).end()  # type: ignore[union-attr]  # callers saw the opening quote
+        end = _STRING().match(self.text, start).end()  # type: ignore[union-attr]  # callers saw the opening quote
         body = self.text[start + 1 : end]
-        for escape in LONE_SURROGATE_ESCAPE.finditer(body):
+        for escape in LONE_SURROGATE_ESCAPE().finditer(body):
             if escape["lone"]:
                 raise self.fault("expected surrogates in pairs, got half of one", start + 1 + escape.start())
         if (char := self.text[end : end + 1]) != '"':
@@ -149,7 +155,7 @@ class _Scanner:
         return _unescape(body)
 
     def number(self) -> None:
-        start, match = self.at, _NUMBER.match(self.text, self.at)
+        start, match = self.at, _NUMBER().match(self.text, self.at)
         if match is None:
             raise self.fault("expected a digit after '-'", start + 1)
         literal = match[0]
@@ -181,7 +187,7 @@ def find_fault(text: str, *, max_depth: int, max_values: int) -> AdmissionError 
 
 
 _SIMPLE: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_ESCAPE: Final = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\.")
+_ESCAPE: Final = pattern(r"(?:\\u[0-9a-fA-F]{4})+|\\.")
 
 
 def _unescape(body: str) -> str:
@@ -194,7 +200,7 @@ def _unescape(body: str) -> str:
         units = bytes.fromhex(escape.replace("\\u", ""))
         return units.decode("utf-16-be")
 
-    return _ESCAPE.sub(one, body) if "\\" in body else body
+    return _ESCAPE().sub(one, body) if "\\" in body else body
 
 
 def _name(char: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from typing import Final
+
+from .patterns import pattern
 
 __all__ = ["join_path", "path_step"]
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+_NAME: Final = pattern(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
 def path_step(step: str | int) -> str:
@@ -17,7 +19,7 @@ def path_step(step: str | int) -> str:
     """
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step}" if _NAME.match(step) else f"[key of {len(step)} characters]"
+    return f".{step}" if _NAME().match(step) else f"[key of {len(step)} characters]"
 
 
 def join_path(root: str, steps: Sequence[str | int]) -> str:

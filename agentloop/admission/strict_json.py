@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 from ..errors import AdmissionError
 from ..limits import JSON_BYTES, JSON_DEPTH, JSON_VALUES
 from .json_fault import INTEGER_DIGITS, LONE_SURROGATE_ESCAPE, find_fault
+from .patterns import pattern
 
 __all__ = ["parse"]
 
@@ -57,9 +58,9 @@ _READ: Final = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, p
 _READ_EVERY_INTEGER: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_float=_float, parse_constant=_constant, parse_int=_integer
 ).raw_decode
-_NOT_BRACKETS: Final = re.compile(r'(?:"(?:[^"\\]++|\\.)*+"|[^][{}"]++)++', re.DOTALL)
-_PAIR: Final = re.compile(r"\[\]|\{\}")
-_SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_NOT_BRACKETS: Final = pattern(r'(?:"(?:[^"\\]++|\\.)*+"|[^][{}"]++)++', re.DOTALL)
+_PAIR: Final = pattern(r"\[\]|\{\}")
+_SURROGATE_ESCAPE: Final = pattern(r"\\u[dD][89a-fA-F]")
 _CONTAINERS: Final = (dict, list)
 _SAFE_DEPTH: Final = 2_000
 _SPACE: Final = " \t\n\r"
@@ -98,7 +99,7 @@ def parse(
         raise _fault(text, max_depth, max_values)
     if (openers > max_depth or openers + text.count(",") >= max_values) and not _fits(value, max_depth, max_values):
         raise _fault(text, max_depth, max_values)
-    if _SURROGATE_ESCAPE.search(text) and any(escape["lone"] for escape in LONE_SURROGATE_ESCAPE.finditer(text)):
+    if _SURROGATE_ESCAPE().search(text) and any(escape["lone"] for escape in LONE_SURROGATE_ESCAPE().finditer(text)):
         raise _fault(text, max_depth, max_values)
     return value
 
@@ -160,11 +161,11 @@ def _too_deep(text: str, depth: int) -> bool:
     stack. Brackets alone are left of the text; each pass takes away the innermost pairs, so as
     many passes as there are levels leave nothing.
     """
-    brackets = _NOT_BRACKETS.sub("", text)
+    brackets = _NOT_BRACKETS().sub("", text)
     for _ in range(depth):
         if not brackets:
             return False
-        fewer = _PAIR.sub("", brackets)
+        fewer = _PAIR().sub("", brackets)
         if len(fewer) == len(brackets):
             return True
         brackets = fewer

@@ -7,7 +7,9 @@ that a host has decided about is not asked about again.
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from ..errors import ApprovalFailed
 from ..exchange import Slot, WaitKind
@@ -17,7 +19,7 @@ from .scope import Scope
 __all__ = ["Hold", "hold_call", "why_waits"]
 
 
-class Hold(NamedTuple):
+class Hold(msgspec.Struct, frozen=True):
     """That a call waits for a host, and why."""
 
     kind: WaitKind

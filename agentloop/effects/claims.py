@@ -10,7 +10,8 @@ Between the claim and the tool nothing ran. Where the run ends or pauses there, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+
+import msgspec
 
 from ..errors import BudgetError
 from ..exchange import Entry
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 
-class Refusal(NamedTuple):
+class Refusal(msgspec.Struct, frozen=True):
     """Why a call runs nothing: a code, and the words for the model."""
 
     code: str
@@ -91,12 +92,12 @@ def admitted(scope: Scope, exchange: int, position: int, entry: Entry) -> Claim 
             return Refusal("malformed_call", f"Nothing ran. {malformed}")
         return Refusal("unknown_tool", scope.tools.unknown_tool_feedback(call.name))
     try:
-        arguments, converted = tool.admitted(call.arguments.text)
+        given = tool.admitted(call.arguments.text)
     except ArgumentsRefused as refused:
         return Refusal(refused.code, f"Nothing ran. {refused.feedback}")
-    effect_id = effect_id_of(scope, exchange, position)
+    arguments, effect_id = given.arguments, effect_id_of(scope, exchange, position)
     kind = why_waits(scope, slot, tool, arguments, effect_id=effect_id)
-    return Hold(kind) if kind is not None else Claim(exchange, position, effect_id, tool, arguments, converted)
+    return Hold(kind) if kind is not None else Claim(exchange, position, effect_id, tool, arguments, given.converted)
 
 
 def hindrance(scope: Scope, tool: Tool) -> Refusal | None:

@@ -169,7 +169,7 @@ async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, c
 
 async def refuse(scope: Scope, exchange: int, position: int, refusal: Refusal, choose: Choose | None = None) -> None:
     """Answer a call that runs nothing. One whose outcome is unknown stays so, and is told that as well."""
-    code, text = refusal
+    code, text = refusal.code, refusal.text
     if scope.turn.entries[exchange].slots[position].state == "unknown":
         text = f"{text} An earlier execution of this call may have taken effect."
         await _complete(scope, exchange, position, "unknown", code, text)

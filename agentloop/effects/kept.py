@@ -7,7 +7,9 @@ the text of an error is cut, and that is all. An answer is never refused because
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ..exchange import Slot
 from ..messages import ToolFeedback, ToolResult
@@ -23,7 +25,7 @@ LONGEST_NOTE: Final = ", not kept"
 """What a mark says at most besides the full size."""
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True):
     """What a model reads of a result, and what is stored besides.
 
     Attributes:

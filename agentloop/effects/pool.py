@@ -14,9 +14,8 @@ import logging
 import math
 import threading
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
-import anyio
 import msgspec
 
 from ..events.envelope import wall_ms
@@ -33,7 +32,7 @@ Came = tuple[Any, BaseException | None]
 """What an execution came to: its value, or what it raised."""
 
 
-class Execution(NamedTuple):
+class Execution(msgspec.Struct, frozen=True):
     """Whose execution it is."""
 
     run_id: str
@@ -85,7 +84,7 @@ class ToolPool:
         check_count("ToolPool.size", size, 1)
         self.size, self._now_ms = size, now_ms
         self._places = asyncio.Semaphore(size)
-        self._unbounded = anyio.CapacityLimiter(math.inf)  # the places are what bounds
+        self._unbounded: Any = None  # the places are what bounds
         self._tasks: dict[asyncio.Task[Came], str] = {}  # that have not ended: run id
         self._left: dict[object, tuple[LeftOver, float]] = {}  # without a caller; since when by the loop's clock
         self._lock = threading.Lock()
@@ -219,6 +218,10 @@ class ToolPool:
                 await self._places.acquire()
         except TimeoutError:
             raise NoThreadError from None
+        import anyio  # noqa: PLC0415  # many programs have no sync tool
+
+        if self._unbounded is None:
+            self._unbounded = anyio.CapacityLimiter(math.inf)
         job = _Job(self, execution, work)
         value: Any = None
         error: BaseException | None = None

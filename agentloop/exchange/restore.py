@@ -8,10 +8,10 @@ published or sent (R86, R87).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final, assert_never
 
+from ..admission import pattern
 from ..errors import AgentLoopError, RestoreError
 from ..messages import ModelRequest, require_model_reply, require_model_request, require_tool_feedback
 from .encoding import origin_digest
@@ -39,7 +39,7 @@ from .waiting import OUTCOMES
 
 __all__ = ["restore"]
 
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
+_DIGEST: Final = pattern("[0-9a-f]{64}")
 
 
 def restore(state: State, facts: Iterable[Fact]) -> None:
@@ -119,7 +119,7 @@ def _opening_fault(state: State, fact: OriginOpened | RunRedacted) -> str:
 
 
 def _redacted_fault(state: State, fact: RunRedacted) -> str:
-    if not fact.digests or not all(_DIGEST.fullmatch(digest) for digest in fact.digests):
+    if not fact.digests or not all(_DIGEST().fullmatch(digest) for digest in fact.digests):
         return "expected the digests of its origin and its exchanges"
     return _opening_fault(state, fact)
 

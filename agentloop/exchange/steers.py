@@ -9,7 +9,9 @@ another digest than the one before it, and the next exchange chains over that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ..admission import chain
 from ..messages import Message, ModelExchange, UserMessage
@@ -19,7 +21,7 @@ __all__ = ["Placed", "Steers", "said"]
 _DOMAIN: Final = "agentloop/steer/v1"
 
 
-class Placed(NamedTuple):
+class Placed(msgspec.Struct, frozen=True):
     """Steers that one request brought in.
 
     Attributes:

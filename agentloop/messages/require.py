@@ -13,14 +13,13 @@ What the assembler and the decoders of this package built needs none of this.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from ..admission import is_unicode, parse, to_type
+from ..admission import is_unicode, parse, pattern, to_type
 from ..errors import AdmissionError, HistoryError, InputError
 from ..limits import JSON_BYTES, JSON_VALUES
 from .exchange import ModelExchange
@@ -48,7 +47,7 @@ _V = TypeVar("_V", bound=Value)
 _Check = Callable[[Any, "_Walk"], None]
 
 _INTEGER_BOUND: Final = 10**4_300
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_TOOL_NAME: Final = pattern(r"[A-Za-z0-9_-]{1,64}\Z")
 
 _SHORT: Final = JSON_BYTES // 8
 """Characters that are within the limit of a value however JSON escapes them."""
@@ -332,7 +331,7 @@ def _request_rules(request: ModelRequest) -> None:
 
 def is_tool_name(name: str) -> bool:
     """Whether a name is valid on the wire for a function, or for an output: 1 to 64 of ``A-Z a-z 0-9 _ -``."""
-    return _TOOL_NAME.match(name) is not None
+    return _TOOL_NAME().match(name) is not None
 
 
 def user_text(text: str) -> UserMessage:

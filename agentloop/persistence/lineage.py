@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Set
 from typing import Final, Protocol
 
+from ..admission import pattern
 from ..errors import LostError, RestoreError
 from ..exchange import (
     SUMMARY_STAGE,
@@ -23,7 +23,7 @@ from .backend import RunRow
 __all__ = ["Conversations", "Runs", "children_of", "load_lineage", "made_from", "read_conversation", "summarising"]
 
 
-_PLACE: Final = re.compile(r"[0-9]+\.[0-9]+")
+_PLACE: Final = pattern(r"[0-9]+\.[0-9]+")
 """Exchange and position of a call, which end the id of a run that an agent does for it."""
 
 
@@ -117,7 +117,7 @@ async def children_of(medium: Runs, run_ids: Iterable[str]) -> list[str]:
     found: list[str] = []
     for row in sorted(await medium.runs(), key=lambda row: row.run_id.count("/")):
         above, _, place = row.run_id.rpartition("/")
-        if above not in parents or not _PLACE.fullmatch(place):
+        if above not in parents or not _PLACE().fullmatch(place):
             continue
         first = (await medium.load_run(row.run_id))[:1]
         if first and getattr(first[0], "parent", None) == row.run_id:

@@ -9,12 +9,11 @@ form. A reader refuses what it does not know by name, and never guesses.
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any, Final, cast
 
 import msgspec
 
-from ..admission import parse, to_type
+from ..admission import parse, pattern, to_type
 from ..errors import AdmissionError, InputError, RestoreError
 from ..exchange import Fact
 from .batch import KINDS
@@ -35,7 +34,7 @@ def _decoder() -> msgspec.json.Decoder[Fact]:
 
 
 _NAMES: Final = frozenset(cast("Any", kind).__struct_config__.tag for kind in KINDS)
-_WORD: Final = re.compile(r"[a-z0-9_-]{1,40}\Z")
+_WORD: Final = pattern(r"[a-z0-9_-]{1,40}\Z")
 _DEPTH: Final = 64
 
 
@@ -113,6 +112,6 @@ def _version(value: Any, where: str) -> int:
         rule = f"expected record version 1 to {RECORD_VERSION}, got {version}"
         raise RestoreError("restore_version", where, rule)
     if kind not in _NAMES if type(kind) is str else True:
-        got = repr(kind) if type(kind) is str and _WORD.match(kind) else type(kind).__name__
+        got = repr(kind) if type(kind) is str and _WORD().match(kind) else type(kind).__name__
         raise AdmissionError("$.fact", f"expected a known kind of fact, got {got}")
     return version

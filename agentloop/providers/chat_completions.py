@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -20,7 +19,7 @@ from typing import Final, NoReturn
 
 import aiohttp
 
-from ..admission import is_unicode
+from ..admission import is_unicode, pattern
 from ..errors import (
     InputError,
     LimitExceeded,
@@ -55,7 +54,7 @@ _KEEPALIVE_SECONDS: Final = 4.0
 
 _TIMEOUTS: Final = Timeouts()
 _BODY_IN_ONE_WRITE: Final = 1 << 20  # above this the HTTP library wants a file object
-_VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
+_VISIBLE: Final = pattern(r"[\x21-\x7e]+")
 
 
 class ChatCompletions:
@@ -218,7 +217,7 @@ class _Send:
 
     async def __aenter__(self) -> ModelStream:
         owner = self._owner
-        if not _VISIBLE.fullmatch(self._attempt_id) or len(self._attempt_id) > 128:
+        if not _VISIBLE().fullmatch(self._attempt_id) or len(self._attempt_id) > 128:
             raise InputError("attempt_id: expected 1 to 128 visible ASCII characters")
         if self._stream is not None:
             raise InputError("stream: expected to be entered once; one send is one request")

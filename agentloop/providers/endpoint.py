@@ -5,12 +5,14 @@ No message repeats a value that may hold a key.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from yarl import URL
 
+from ..admission import pattern
 from ..errors import InputError
 from ..wire.dialect import Dialect
 from ..wire.presets import dialect as preset
@@ -18,10 +20,12 @@ from ..wire.presets import dialect_for_host
 
 __all__ = ["check_key", "choose_dialect", "read_base_url", "request_headers", "string_pairs"]
 
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
-_VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
-_PORT: Final = re.compile(r"https?://(?:[^/?#]*@)?[^/?#@]*:(\d{1,20})(?:[/?#]|\Z)", re.IGNORECASE)
+_HEADER_NAME: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = pattern(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+_VISIBLE: Final = pattern(r"[\x21-\x7e]+")
+_PORT: Final = functools.cache(
+    lambda: re.compile(r"https?://(?:[^/?#]*@)?[^/?#@]*:(\d{1,20})(?:[/?#]|\Z)", re.IGNORECASE)
+)
 _LAST_PORT: Final = 65_535
 _OWN_HEADERS: Final = frozenset(
     {"content-length", "content-type", "host", "transfer-encoding", "connection", "x-client-request-id"}
@@ -40,7 +44,7 @@ def read_base_url(text: str, *, where: str = "ChatCompletions.base_url") -> URL:
     try:
         url = URL(text.rstrip("/"))
     except ValueError:
-        port = _PORT.match(text)
+        port = _PORT().match(text)
         if port is not None and int(port[1]) > _LAST_PORT:
             raise InputError(f"{where}: expected a port from 0 to {_LAST_PORT}, got one out of range") from None
         raise InputError(f"{where}: expected an http or https URL, got no URL") from None
@@ -76,7 +80,7 @@ def check_key(key: Any, *, where: str = "ChatCompletions.api_key") -> None:
     Raises:
         InputError: says ``where`` it came from, without the key.
     """
-    if type(key) is not str or not _VISIBLE.fullmatch(key):
+    if type(key) is not str or not _VISIBLE().fullmatch(key):
         raise InputError(f"{where}: expected a non-empty string of visible ASCII characters")
 
 
@@ -89,7 +93,7 @@ def request_headers(given: Mapping[str, str] | None, *, has_key: bool) -> dict[s
     ours = {"User-Agent": "agentloop", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
     theirs = string_pairs("headers", given)
     for name, value in theirs.items():
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+        if not _HEADER_NAME().fullmatch(name) or not _HEADER_VALUE().fullmatch(value):
             raise InputError("ChatCompletions.headers: expected header names and values without control characters")
         if name.lower() in _OWN_HEADERS:
             raise InputError(f"ChatCompletions.headers: expected no {name}, which is written here")

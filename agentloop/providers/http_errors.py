@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ..admission import pattern
 from ..errors import HTTPStatusError
 from .secrets import redact, redact_text
 
@@ -41,8 +42,8 @@ VENDOR_MESSAGE_CHARS: Final = 300
 """How much of a vendor's message is kept."""
 
 _CODE_CHARS: Final = 100
-_WORD: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-_NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+_WORD: Final = pattern(r"[A-Za-z0-9_.:/-]{1,64}")
+_NUMBER: Final = pattern(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _HTML_TITLE: Final = rb"(?is)<(?:title|h1)[^>]*>(.*?)</(?:title|h1)>"
 _PROCESSED_4XX: Final = frozenset({408, 409, 499})
 
@@ -128,7 +129,7 @@ def status_error(
 def _facts(vendor: VendorError, request_id: str | None) -> str:
     """Type, code and request id for the text of an error; each only if it is one plain word."""
     named = (("type", vendor.type), ("code", vendor.code), ("request id", request_id))
-    return ", ".join(f"{name} {word}" for name, word in named if word and _WORD.fullmatch(word)) or "no code"
+    return ", ".join(f"{name} {word}" for name, word in named if word and _WORD().fullmatch(word)) or "no code"
 
 
 def _from_json(value: Any) -> VendorError:
@@ -214,7 +215,7 @@ def parse_retry_after(headers: Mapping[str, str], *, now: float) -> float | None
 
 
 def _number(text: str | None) -> float | None:
-    return float(text) if text is not None and _NUMBER.fullmatch(text := text.strip()) else None
+    return float(text) if text is not None and _NUMBER().fullmatch(text := text.strip()) else None
 
 
 def may_have_been_processed(status: int) -> bool:

@@ -6,19 +6,22 @@ is cleared before it becomes an error's fact or a recording.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 __all__ = ["redact", "redact_text", "secret_values"]
 
-_SECRET_NAME: Final = re.compile(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
+_SECRET_NAME: Final = functools.cache(
+    lambda: re.compile(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
+)
 _SHORTEST: Final = 8
 
 
 def secret_values(*given: Mapping[str, str] | None) -> tuple[str, ...]:
     """The values of headers and query members whose names say that they are secret, and their last words."""
-    values = [value for pairs in given if pairs for name, value in pairs.items() if _SECRET_NAME.search(name)]
+    values = [value for pairs in given if pairs for name, value in pairs.items() if _SECRET_NAME().search(name)]
     return tuple(dict.fromkeys(part for value in values for part in (value, value.rsplit(" ", 1)[-1])))
 
 

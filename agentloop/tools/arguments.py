@@ -23,6 +23,7 @@ type is ever taken for another.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -32,7 +33,6 @@ import msgspec
 
 from ..admission import parse
 from ..errors import AdmissionError, InputError, ToolDefinitionError
-from .coercion import Coercion
 from .exactness import difference, is_exactly, may_change
 from .validator import SchemaMismatch, json_type
 
@@ -49,8 +49,8 @@ _RULES: Final = {
     "schema_mismatch": "expected a value that fits the schema, got another",
     "refined": "expected arguments that the checks of the tool take, got others",
 }
-_PLAIN: Final = re.compile(
-    r"(?!Object contains|Invalid (?:enum )?value)[^'\"]*\Z"
+_PLAIN: Final = functools.cache(
+    lambda: re.compile(r"(?!Object contains|Invalid (?:enum )?value)[^'\"]*\Z")
 )  # what msgspec says without quoting the value
 
 
@@ -98,19 +98,25 @@ class Arguments:
         check: the schema check; made when first used, since making it takes about a millisecond.
         kind: the type to decode into, a struct where `admit` is used; None hands the parsed object
             on as it is.
-        coercion: converts before the check; None converts nothing.
+        coerce: the schema whose types arguments are converted to before the check (see `coercion`), as
+            admitted text; None converts nothing.
     """
 
-    __slots__ = ("_check", "_coercion", "_compare", "_decode", "_kind", "_make_check", "_own_code", "_tool")
+    __slots__ = ("_check", "_compare", "_convert", "_decode", "_kind", "_make_check", "_own_code", "_tool")
 
     def __init__(
         self,
         tool: str,
         make_check: Callable[[], Callable[[Any], None]],
         kind: Any,
-        coercion: Coercion | None = None,
+        coerce: str | None = None,
     ) -> None:
-        self._tool, self._make_check, self._kind, self._coercion = tool, make_check, kind, coercion
+        self._tool, self._make_check, self._kind = tool, make_check, kind
+        self._convert: Callable[[Any, str], Any] | None = None
+        if coerce is not None:
+            from .coercion import Coercion  # noqa: PLC0415  # few tools ask for it
+
+            self._convert = Coercion(coerce).convert
         self._check: Callable[[Any], None] | None = None
         self._compare = self._own_code = False
         if kind is not None:
@@ -150,11 +156,11 @@ class Arguments:
 
     def _coerced(self, value: Any, text: str) -> tuple[Any, tuple[str, ...]]:
         """The typed value, and what was converted: all that can be, or nothing."""
-        if self._coercion is not None:
-            made, told = self._coercion.convert(value, text)
-            if told:
+        if self._convert is not None:
+            coerced = self._convert(value, text)
+            if coerced.told:
                 try:
-                    return self._checked(made, text), told
+                    return self._checked(coerced.value, text), coerced.told
                 except ArgumentsRefused:
                     pass  # what the model wrote is what is spoken of
         return self._checked(value, text), ()
@@ -244,7 +250,7 @@ def _outline(error: msgspec.ValidationError) -> str:
     said, mark, path = str(error).removeprefix(own).rpartition(" - at `")
     if not mark:
         said, path = path, "$"
-    if error.__cause__ is not None or not _PLAIN.match(said):
+    if error.__cause__ is not None or not _PLAIN().match(said):
         said = _NO_FIT
     place = path.rstrip("`") if path.startswith("$") and str(error).startswith(own) else "$"
     return f"{place}: {said[:1].lower()}{said[1:]}".replace("`", "")

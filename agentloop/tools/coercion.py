@@ -17,12 +17,15 @@ becomes an integer only where it has exactly that value.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from ..admission import parse, require_plain
+import msgspec
+
+from ..admission import parse, pattern, require_plain
 from ..admission.paths import path_step
 from ..errors import AdmissionError
 from ..limits import JSON_DEPTH
@@ -43,12 +46,14 @@ _TEXT: Final = frozenset({"string"})
 _CONTAINERS: Final = frozenset({"array", "object"})
 _WORDS: Final = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string",
                  list: "array", dict: "object"}  # fmt: skip
-_SCALAR: Final = re.compile(r"(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)\Z")
-_CONTAINER: Final = re.compile(r"[ \t\n\r]*[\[{]")
+_SCALAR: Final = functools.cache(
+    lambda: re.compile(r"(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)\Z")
+)
+_CONTAINER: Final = pattern(r"[ \t\n\r]*[\[{]")
 _EXACT: Final = 2**53  # beyond it a float stands for several integers
 
 
-class Coerced(NamedTuple):
+class Coerced(msgspec.Struct, frozen=True):
     """What became of a value.
 
     Attributes:
@@ -211,8 +216,8 @@ class _Walk:
 
     def _from_text(self, schemas: list[Any], kinds: frozenset[str], text: str, depth: int) -> Any:
         alone = kinds - _NULL
-        is_container = bool(alone) and alone <= _CONTAINERS and _CONTAINER.match(text) is not None
-        if not is_container and not _SCALAR.match(text):
+        is_container = bool(alone) and alone <= _CONTAINERS and _CONTAINER().match(text) is not None
+        if not is_container and not _SCALAR().match(text):
             return text
         try:
             made = parse(text, max_depth=JSON_DEPTH - depth)
@@ -276,8 +281,8 @@ def _members(parts: list[dict[str, Any]], name: str) -> list[Any]:
         before = len(found)
         if name in part.get("properties", ()):
             found.append(part["properties"][name])
-        for pattern, schema in part.get("patternProperties", {}).items():
-            if re.search(ends_like_ecma(pattern), name):
+        for form, schema in part.get("patternProperties", {}).items():
+            if re.search(ends_like_ecma(form), name):
                 found.append(schema)
         if len(found) == before and "additionalProperties" in part:
             found.append(part["additionalProperties"])

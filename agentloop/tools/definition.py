@@ -12,7 +12,6 @@ from ..errors import InputError, ToolDefinitionError
 from ..messages import FunctionSpec
 from ..messages.require import is_tool_name
 from .arguments import Arguments
-from .coercion import Coercion
 from .context import SelectionContext, ToolContext
 from .schema import admit_schema
 from .signature import Signature, read_signature, struct_schema
@@ -95,7 +94,7 @@ def read_definition(
             known,
             lambda: compile_check(known, admitted),
             signature.arguments,
-            Coercion(admitted.text) if coerce else None,
+            admitted.text if coerce else None,
         ),
         owner=owner_of(fn),
     )

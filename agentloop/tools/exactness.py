@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
-import re
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -20,6 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from ..admission import pattern
 from ..admission.paths import path_step
 from ..errors import ToolDefinitionError
 from ..limits import SAFE_INTEGER
@@ -178,7 +178,7 @@ def _same_scalar(given: Any, held: Any) -> bool:
 
 # Spellings: JSON texts that stand for one value of these types.
 
-_BELOW_MICROSECOND: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
+_BELOW_MICROSECOND: Final = pattern(r"[.,][0-9]{6}[0-9]*[1-9]")
 _SPELLED: Final = (uuid.UUID, dt.datetime, dt.time, dt.timedelta, decimal.Decimal, bytes)
 
 
@@ -186,7 +186,7 @@ def _spelling(value: Any) -> Any:
     """One text for all spellings of what a text may stand for; other texts and values as they are."""
     if type(value) is float and value.is_integer():
         return int(value)
-    if type(value) is not str or _BELOW_MICROSECOND.search(value):
+    if type(value) is not str or _BELOW_MICROSECOND().search(value):
         return value
     for kind in _SPELLED:
         try:

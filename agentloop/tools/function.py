@@ -13,7 +13,6 @@ from ..errors import InputError, ToolDefinitionError
 from ..limits import TOOL_GRACE, TOOL_TIMEOUT
 from ..messages import FunctionSpec, ToolResult
 from .arguments import Admitted, Arguments
-from .coercion import Coercion
 from .context import STAGE_CHARS, SelectionContext, ToolContext
 from .definition import by_keyword, check_tool_name, is_async, owner_of, read_definition, run_elsewhere
 from .policy import NeedsApproval, ToolPolicy, external_policy, selection_policy
@@ -182,7 +181,7 @@ class Tool:
             function=call,
             call=call,
             lookup=_checked_lookup(name, policy.recovery),
-            arguments=Arguments(name, lambda: check, None, Coercion(admitted.text) if policy.coerce else None),
+            arguments=Arguments(name, lambda: check, None, admitted.text if policy.coerce else None),
         )
 
     @classmethod
@@ -224,7 +223,7 @@ class Tool:
             function=resolve,
             call=in_loop(name, resolver),
             lookup=None,
-            arguments=Arguments(name, lambda: check, None, Coercion(admitted.text) if coerce else None),
+            arguments=Arguments(name, lambda: check, None, admitted.text if coerce else None),
             resolve=resolver,
         )
 

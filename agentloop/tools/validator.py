@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-import fastjsonschema
 import msgspec
 
 from ..admission import parse
@@ -41,35 +39,6 @@ class SchemaMismatch(Exception):
         self.outline = _short(outline or f"$: {rule}", _PATH_CHARS + _RULE_CHARS)
 
 
-class _NothingIsFetched(Mapping[str, Callable[[str], Any]]):
-    """Stands for a handler of every URI scheme, so that the validator never opens one itself."""
-
-    def __getitem__(self, scheme: str) -> Callable[[str], Any]:
-        return _refuse_to_fetch
-
-    def __contains__(self, scheme: object) -> bool:
-        return True
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError("expected a look-up by scheme")
-
-    def __len__(self) -> int:
-        return 0
-
-
-def _refuse_to_fetch(_uri: str) -> NoReturn:
-    raise fastjsonschema.JsonSchemaDefinitionException("expected no reference outside the schema")
-
-
-@lru_cache(maxsize=512)
-def _compiled(rules: str) -> Callable[[Any], Any]:
-    """Generated code for one text of rules; kept, since generating takes about a millisecond."""
-    compiled: Callable[[Any], Any] = fastjsonschema.compile(
-        parse(rules), handlers=_NothingIsFetched(), use_default=False
-    )
-    return compiled
-
-
 def compile_check(tool: str, admitted: AdmittedSchema) -> Callable[[Any], None]:
     """A function that raises `SchemaMismatch` when a value does not fit, and changes nothing.
 
@@ -93,27 +62,22 @@ def compile_check(tool: str, admitted: AdmittedSchema) -> Callable[[Any], None]:
 
         return check_modern
     root = parse(admitted.rules)
+    from .draft7 import draft7_check  # noqa: PLC0415  # programs without tools need none
+
     try:
-        judge = _compiled(admitted.rules)
+        judge = draft7_check(admitted.rules)
     except Exception as error:  # generated code: any fault of the schema shows here, as any exception
         raise ToolDefinitionError("unsupported_schema", tool, f"schema at $: {_short(str(error), 200)}") from error
 
     def check(value: Any) -> None:
         try:
-            judge(value)
-        except fastjsonschema.JsonSchemaValueException as error:
-            fault = (
-                "$" + (error.name or "data")[4:],
-                error.rule or "",
-                error.rule_definition,
-                error.value,
-                error.definition,
-            )
-            raise _mismatch(fault, root) from None
+            fault = judge(value)
         except ArithmeticError:  # multipleOf over an integer that no float holds
             raise SchemaMismatch("$", "a number is too large for this tool") from None
         except Exception as error:
             raise _schema_fault(tool, error) from error
+        if fault is not None:
+            raise _mismatch(fault, root)
 
     return check
 

@@ -219,8 +219,10 @@ class _RawCall(msgspec.Struct):
     arguments: msgspec.Raw = msgspec.Raw()
 
 
-_decode_one: Final = msgspec.json.Decoder(_RawCall).decode
-_decode_several: Final = msgspec.json.Decoder(list[_RawCall]).decode
+@functools.cache
+def _decoders() -> tuple[msgspec.json.Decoder[_RawCall], msgspec.json.Decoder[list[_RawCall]]]:
+    """Of one call and of several; made when the first one is read."""
+    return msgspec.json.Decoder(_RawCall), msgspec.json.Decoder(list[_RawCall])
 
 
 def _read(text: str) -> tuple[TextCall, ...]:
@@ -228,11 +230,11 @@ def _read(text: str) -> tuple[TextCall, ...]:
     value = parse(text)
     if type(value) is dict:
         _check_call(value, "")
-        raw = [_decode_one(text)]
+        raw = [_decoders()[0].decode(text)]
     elif type(value) is list and value:
         for at, item in enumerate(value):
             _check_call(item, f"[{at}]")
-        raw = _decode_several(text)
+        raw = _decoders()[1].decode(text)
     else:
         got = "an empty array" if value == [] else kind_of(value)
         raise CallTextRefused(f"expected an object or an array of objects, got {got}")

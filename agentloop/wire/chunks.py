@@ -7,11 +7,11 @@ fields; where a key comes twice the last one counts, which is the vendor's affai
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final, NoReturn
 
 import msgspec
 
+from ..admission import pattern
 from .dialect import Dialect
 from .fault import Fault, kind_of
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _SHORT: Final = 300  # characters of a vendor's error message that are kept
-_WORD: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")  # what a code or a type looks like
+_WORD: Final = pattern(r"[A-Za-z0-9_.:/-]{1,64}")  # what a code or a type looks like
 
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -168,7 +168,7 @@ def _vendor_fault(error: object) -> Fault:
     fields = error if type(error) is dict else {"message": error} if type(error) is str else {}
     facts = {f"vendor_{key}": _short(fields.get(key)) for key in ("code", "type", "message")}
     words = ((key, facts[f"vendor_{key}"]) for key in ("code", "type"))
-    said = [f"{key} {word!r}" for key, word in words if word and _WORD.fullmatch(word)]  # else it may be a text
+    said = [f"{key} {word!r}" for key, word in words if word and _WORD().fullmatch(word)]  # else it may be a text
     return Fault("vendor_error", "a chunk of the reply", f"an error ({', '.join(said) or 'no code'})", **facts)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from ..admission import pattern
 from ..messages.parts import JsonText, ToolCall
 from .call_text import MALFORMED_CALL, CallText, CallTextRefused
 from .written import WrittenText
@@ -26,7 +27,7 @@ from .written import WrittenText
 __all__ = ["TaggedText"]
 
 _SPACE: Final = " \t\r\n"
-_IN_STRING: Final = re.compile(r'(?:[^"\\\x00-\x1f]++|\\[^\x00-\x1f])*+')
+_IN_STRING: Final = pattern(r'(?:[^"\\\x00-\x1f]++|\\[^\x00-\x1f])*+')
 
 
 class TaggedText:
@@ -148,7 +149,7 @@ class TaggedText:
         begin, closing = at, self._call_text.closing
         while True:
             if self._string:
-                matched = _IN_STRING.match(data, at)
+                matched = _IN_STRING().match(data, at)
                 assert matched is not None, "it matches the empty string too"
                 at = matched.end()
                 if at == len(data) or (data[at] == "\\" and at + 1 == len(data)):

@@ -25,7 +25,6 @@ from ..events import Journal
 from ..limits import check_name
 from ..tools.definition import is_async
 from .graph import Graph, check_graph
-from .mermaid import flowchart, path_of
 from .nodes import Node
 from .state import StateType
 
@@ -85,6 +84,8 @@ class Workflow(Generic[S, R]):
         """
         if journal is not None and not isinstance(journal, Journal):
             raise InputError(f"to_mermaid: expected a Journal or None, got {type(journal).__name__}")
+        from .mermaid import flowchart, path_of  # noqa: PLC0415  # few programs draw
+
         return flowchart(self.start, self.nodes, {} if journal is None else path_of(journal, self.name))
 
     def __repr__(self) -> str:

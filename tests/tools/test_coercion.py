@@ -464,7 +464,8 @@ def test_a_value_that_the_schema_takes_is_never_another_and_twice_is_as_once(see
     for given_value in (value, _texts(value), {"a": value}, {"a": _texts(value)}, {"a": json.dumps(value)}):
         text = canonical_text(given_value)
         read = parse(text)
-        made, told = coercion.convert(read, text)
+        coerced = coercion.convert(read, text)
+        made, told = coerced.value, coerced.told
         assert canonical(read) == canonical(parse(text))  # what was given is not changed
         assert len(told) <= CONVERSIONS
         if not told:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentloop.errors import ToolDefinitionError
-from agentloop.tools import validator
+from agentloop.tools import draft7
 from agentloop.tools.schema import admit_schema
 from agentloop.tools.validator import SchemaMismatch, compile_check, json_type
 
@@ -115,7 +115,7 @@ def test_a_validator_that_breaks_is_a_fault_of_the_schema(monkeypatch: pytest.Mo
     def broken(value: Any) -> None:
         raise RecursionError
 
-    monkeypatch.setattr(validator, "_compiled", lambda rules: broken)
+    monkeypatch.setattr(draft7, "draft7_check", lambda rules: broken)
     check = compile_check("t", admit_schema("t", {"type": "object"}))
     with pytest.raises(ToolDefinitionError) as caught:
         check({})
@@ -126,9 +126,9 @@ def test_a_validator_that_breaks_is_a_fault_of_the_schema(monkeypatch: pytest.Mo
 def test_compiled_rules_are_kept() -> None:
     schema = {"type": "object", "properties": {"kept": {"type": "integer"}}}
     compile_check("t", admit_schema("t", schema))
-    before = validator._compiled.cache_info().hits
+    before = draft7.draft7_check.cache_info().hits
     compile_check("other", admit_schema("other", schema))
-    assert validator._compiled.cache_info().hits == before + 1
+    assert draft7.draft7_check.cache_info().hits == before + 1
 
 
 def test_json_types_have_their_json_names() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar, cast
 
+from ...admission import pattern
 from ...errors import InputError, OutputRefused
 from ...limits import check_name
 from ...messages import FunctionSpec, ModelReply
@@ -15,7 +15,7 @@ __all__ = ["declared_chars", "fitting", "require_completed", "require_id", "requ
 
 T = TypeVar("T")
 
-_WORD: Final = re.compile(r"[a-z_]{1,32}\Z")
+_WORD: Final = pattern(r"[a-z_]{1,32}\Z")
 
 
 def require_id(kind: str, value: object) -> str:
@@ -64,7 +64,7 @@ def require_completed(reply: ModelReply, transport: str) -> None:
         by = "the model's refusal" if ending.kind != "refused" else "a filter's refusal"
         raise OutputRefused("refused", f"expected an answer, got {by}", transport=transport)
     if ending.kind != "completed":
-        word = ending.reason if ending.reason is not None and _WORD.match(ending.reason) else "another word"
+        word = ending.reason if ending.reason is not None and _WORD().match(ending.reason) else "another word"
         rule = f"expected a reply that its model completed, got one that ended with {word}"
         raise OutputRefused("incomplete", rule, transport=transport)
 
