@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentloop as al
-from agentloop.decisions import CallRef, read_decisions, stored, waiting_of, waiting_reason
+from agentloop.decisions import CallRef, joined_kinds, read_decisions, stored, waiting_of
 from tests.exchange.desk import Desk, asking, picture
 
 REF = str(CallRef("r1", 0, 0, "a" * 64))
@@ -98,7 +98,9 @@ def test_all_decisions_are_stored_together_or_none() -> None:
     for position, kind in enumerate(("approval", "external", "approval")):
         desk.add(desk.book.hold_slot(turn, 0, position, kind=kind, at_ms=5))  # type: ignore[arg-type]
     one, two, three = (CallRef.read(item.ref) for item in waiting_of(turn))
-    assert waiting_reason(turn) == "approval+external"
+    assert joined_kinds(item.kind for item in waiting_of(turn)) == "approval+external"
+    assert joined_kinds(["external", "approval+external", ""]) == "approval+external"
+    assert joined_kinds([]) == ""
     before = picture(desk.book)
     rule = r"call 0\.1 of run 'r1': a call that waits \(external\) cannot be approved: expected it to become done, "
     with pytest.raises(al.ConflictError, match=rule):
