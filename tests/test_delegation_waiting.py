@@ -13,6 +13,7 @@ from agentloop.decisions import CallRef
 from agentloop.exchange import OriginOpened, RunClosed, SlotMoved, call_digest
 from agentloop.testing import ScriptedProvider, call, reply
 from tests.mortal import Ground
+from tests.workflow.flows import END, Draft, flow, node
 
 
 @al.tool(approval="required", recovery="settle")
@@ -585,3 +586,103 @@ async def test_a_conversation_is_held_and_freed_as_by_any_run_that_waits(ground:
             await runtime.run(clerk(), "next", conversation="c")
         await runtime.cancel("r")
         assert (await runtime.run(clerk(), "next", conversation="c")).text == "done"
+
+
+# -- how it is left
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_runtime_that_closes_ends_the_agent_with_the_run_unless_that_is_kept(
+    ground: Ground, ran: list[str], kept: bool
+) -> None:
+    """(R143)"""
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    @al.tool(idempotent=True)
+    async def stall() -> str:
+        """Take long."""
+        begun.set()
+        await release.wait()
+        return "late"
+
+    agent = clerk(shop(), stall)
+    script = [reply(calls=[call("shop", task="buy:tea", call_id="1"), call("stall", call_id="2")]), says]
+    async with ground.runtime(ScriptedProvider(script)) as runtime:
+        if kept:
+            await runtime.submit(agent, "go", run_id="r", deps=ran)
+        else:
+            going = asyncio.create_task(runtime.run(agent, "go", run_id="r", deps=ran))
+        await begun.wait()
+        closing = asyncio.create_task(runtime.aclose())
+        await asyncio.sleep(0)
+        if kept:
+            release.set()
+        await closing
+        if not kept:
+            with pytest.raises(al.RunCancelled):
+                await going
+    async with ground.runtime(model()) as runtime:
+        left = {row.run_id for row in await runtime.unfinished()}
+        assert left == ({"r", "r/0.0"} if kept else set())
+        if kept:
+            (item,) = await runtime.waiting()
+            done = await runtime.resume("r", agent, deps=ran, decisions={item.ref: al.Approve()})
+            assert done.text == "Run it. Buy. bought tea; late"
+
+
+async def test_unnamed_runs_in_memory_that_wait_are_kept_and_go_with_their_agents(
+    ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentloop.runs._KEPT_RUNS", 2)
+    plain = al.Agent(name="plain", instructions="Plain.")
+    async with al.Runtime(
+        ScriptedProvider([says, says, *[reply("hi")] * 3, says, says, *[reply("hi")] * 5])
+    ) as runtime:
+        first = await runtime.run(clerk(), "shop:buy:tea", deps=ran)
+        for _ in range(3):
+            await runtime.run(plain, "hi")
+        assert await runtime.result(first.ref) == first
+        await runtime.cancel(first.ref)
+        second = await runtime.run(clerk(), "shop:buy:cake", deps=ran)
+        for _ in range(5):
+            await runtime.run(plain, "hi")
+        assert [item.run for item in await runtime.waiting()] == [f"{second.ref}/0.0"]
+        assert not runtime._store.book.has_run(first.ref)
+        assert not runtime._store.book.has_run(f"{first.ref}/0.0")
+
+
+async def test_a_tool_that_was_approved_and_has_an_agent_run_waits_for_that(ground: Ground, ran: list[str]) -> None:
+    @al.tool(approval="required", idempotent=True)
+    async def entrust(ctx: al.ToolContext[Any]) -> str:
+        """Have it done."""
+        assert ctx.spawn is not None
+        return (await ctx.spawn(BUYER, "buy:tea")).text
+
+    agent = clerk(entrust, look)
+    async with ground.runtime(ScriptedProvider([reply(calls=[call("entrust")])])) as runtime:
+        (item,) = (await runtime.run(agent, "go", run_id="r", deps=ran)).waiting
+        assert (item.run, item.tool) == ("r", "entrust")
+    async with ground.runtime(model()) as runtime:
+        left = await runtime.resume("r", agent, deps=ran, decisions={item.ref: al.Approve(author="Ann")})
+        (inner,) = left.waiting
+        assert (inner.run, inner.tool) == ("r/0.0", "buy")
+        await runtime.decide({item.ref: al.Approve(author="Ann")})  # confirmed
+    async with ground.runtime(model()) as runtime:
+        done = await runtime.resume("r", agent, deps=ran, decisions={inner.ref: al.Approve()})
+        assert (done.text, len(ran)) == ("Run it. Buy. bought tea", 1)
+
+
+async def test_a_workflow_whose_agent_waits_ends_with_that_and_takes_no_error_route(ran: list[str]) -> None:
+    """(R298)"""
+    buys = al.agent_node(
+        "buy", "Buy it.", BUYER, input=lambda state: "buy:tea", into="text", on_error="mend", routes=END
+    )
+    mend = node("mend", None, al.Route(complete="mended"))
+    async with al.Runtime(model()) as runtime:
+        engine = runtime.engine(flow(buys, mend))
+        with pytest.raises(al.OutcomeError) as caught:
+            await engine.run(Draft())
+        assert (caught.value.outcome, caught.value.reason) == ("waiting_for_approval", "approval")
+        (item,) = await runtime.waiting()
+        assert item.run == caught.value.ref
+        assert (await runtime.resume(item.run, BUYER, deps=ran, decisions={item.ref: al.Approve()})).text
