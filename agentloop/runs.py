@@ -296,8 +296,11 @@ class Runs:
             result = await live.wait()
         except asyncio.CancelledError:
             await settle(live.cancel())
-            if live.suspended and (above is None or not above.pause):  # it was left waiting just before
-                await settle(self.end(live.ref, None))
+            if live.suspended:  # it was left waiting just before
+                if above is None:
+                    await settle(self.end(live.ref, None))
+                else:
+                    above.waiting.add(live.ref)
             raise
         except (RunPaused, UnsettledError) as error:
             raise ChildWaits(live.ref, error) from error
@@ -305,6 +308,8 @@ class Runs:
             if above is not None:
                 above.children.discard(live)
         if result.outcome == "waiting_for_approval":
+            if above is not None:
+                above.waiting.add(live.ref)
             waits = OutcomeError(result.outcome, result.reason, result.ref)
             raise ChildWaits(live.ref, waits, kinds=result.reason or "")
         return result
@@ -427,6 +432,14 @@ class Runs:
 
     async def _end_child(self, ref: str) -> None:
         await self.whole(self.end(ref, None))
+
+    async def _end_waiting(self, live: LiveRun) -> None:
+        """End what waits for a run that has ended: a cancel may have met its call before that was stored to wait."""
+        for ref in live.waiting:
+            try:
+                await self.end(ref, None)
+            except AgentLoopError as error:
+                _log.warning("run %s could not be ended with run %s: %s", ref, live.ref, error)
 
     async def _end_children(self, turn: Turn, author: str | None) -> None:
         """End the runs that unanswered calls of a run wait for, and those below them."""
@@ -636,6 +649,8 @@ class Runs:
         finally:
             live.closed, live.driving = scope.turn.closed is not None, False
             live.suspended = is_suspended(scope.turn)
+            if live.closed and live.waiting:
+                await settle(self._end_waiting(live), last=True)
             if self._store.durable and self.sends.of(live.ref) is None:
                 await settle(self._let_go(live.ref), last=True)
             if self._store.durable or (live.anonymous and not live.suspended):

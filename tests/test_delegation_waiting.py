@@ -630,6 +630,34 @@ async def test_a_runtime_that_closes_ends_the_agent_with_the_run_unless_that_is_
             assert done.text == "Run it. Buy. bought tea; late"
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancel_that_arrives_as_the_agent_is_left_waiting_ends_it_too(
+    ground: Ground, ran: list[str], turns: int
+) -> None:
+    """(R142)"""
+
+    def cancelled(task: asyncio.Task[Any], left: int) -> None:
+        if left:
+            asyncio.get_running_loop().call_soon(cancelled, task, left - 1)
+        else:
+            task.cancel()
+
+    async def say(request: al.ModelRequest) -> Any:
+        child, caller = runtime._runs.live["r/0.0"].task, runtime._runs.live["r"].task
+        assert child is not None
+        assert caller is not None
+        child.add_done_callback(lambda _: cancelled(caller, turns))
+        return says(request)
+
+    async with ground.runtime(ScriptedProvider([says, say])) as runtime:
+        with pytest.raises(al.RunCancelled):
+            await runtime.result(await runtime.submit(clerk(), "shop:buy:tea", run_id="r", deps=ran))
+        assert await runtime.unfinished() == []
+        child = await runtime._store.turn("r/0.0")
+        assert child.closed is not None
+        assert child.closed.outcome == "cancelled"
+
+
 async def test_unnamed_runs_in_memory_that_wait_are_kept_and_go_with_their_agents(
     ran: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -410,6 +410,8 @@ class Book(Steering, Waiting):
             raise ConflictError(where, "expected the feedback it already holds, got another")
         if state not in _ANSWERS:
             raise ConflictError(where, f"expected done, failed or unknown, got {state}")
+        if slot.state == "waiting":
+            raise ConflictError(where, "expected an execution that goes on, got one that waits for its child run")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
         return (self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code),)

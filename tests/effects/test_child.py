@@ -40,7 +40,7 @@ class Children:
         self.ended.append(effect_id)
 
 
-@al.tool(idempotent=True, max_calls=2)
+@al.tool(idempotent=True, max_calls=3)
 async def ask(ctx: al.ToolContext[None]) -> str:
     """Ask an agent."""
     assert ctx.spawn is not None
@@ -179,3 +179,27 @@ async def test_a_child_that_was_left_for_another_reason_leaves_its_call_unanswer
         await answer_call(scope, 0, 0)
     assert (caught.value.ref, caught.value.calls, caught.value.below) == ("r", ("0.0",), "r/0.0/0.0")
     assert slots(scope) == [("started", None, 1)]
+
+
+async def test_what_is_put_back_with_others_was_not_debited() -> None:
+    children, total = Children("r/0.0"), al.Ledger(tool_calls=3)
+    stage, scope = await asked(children, 3, ledger=total.child())
+    await answer_call(scope, 0, 0)
+    total.debit("tool_calls")  # another user of the same ledger was quicker
+    with pytest.raises(al.BudgetError):
+        await answer_calls(scope, 0, range(3))
+    assert slots(scope)[0] == ("waiting", "child", 1)
+    assert (stage.ledger.spent("tool_calls"), total.spent("tool_calls")) == (1, 2)
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_what_goes_on_is_held_up_by_nothing_that_is_left_over(
+    monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    children = Children("r/0.0")
+    _, scope = await asked(children)
+    await answer_call(scope, 0, 0)
+    children.waits.clear()
+    monkeypatch.setattr("agentloop.effects.claims.busy_tool", lambda *_: "other")
+    await (answer_calls(scope, 0, (0,)) if together else answer_call(scope, 0, 0))
+    assert slots(scope) == [("done", None, 1)]

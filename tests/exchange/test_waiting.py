@@ -437,3 +437,12 @@ def test_a_claim_that_is_said_to_be_given_back_after_its_child_waited_is_refused
     back = msgspec.structs.replace(desk.facts[-1], state="open")
     with pytest.raises(RestoreError, match="expected a first execution to be given back"):
         restore(Book(ReceiptMint()), [*desk.facts, back])
+
+
+def test_an_execution_that_waits_for_its_child_run_takes_no_answer() -> None:
+    """(R83)"""
+    desk, turn = asked("a")
+    receipt, given = desk.receipt(turn, "r1/0.0"), desk.feedback(turn, 0, 0)
+    for state in ("done", "failed", "unknown"):
+        step = lambda state=state: desk.book.receive(receipt, 0, 0, state=state, feedback=given, at_ms=6)  # noqa: E731
+        refused(desk, step, ConflictError, "got one that waits for its child run")
