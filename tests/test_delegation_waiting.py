@@ -392,6 +392,39 @@ async def test_cancelling_the_caller_ends_what_is_below_it_first(ground: Ground,
     assert ran == []
 
 
+async def test_cancelling_ends_no_run_that_only_has_the_name_of_one_below(ground: Ground, ran: list[str]) -> None:
+    @al.tool(recovery="settle")
+    async def act() -> str:
+        """Act."""
+        return "acted"
+
+    async with ground.runtime(model()) as runtime:
+        await runtime.run(clerk(), "shop:buy:tea", run_id="r/0.0", deps=ran)
+    async with ground.mortal(ScriptedProvider([reply(calls=[call("act")])]), at=4) as (dying, medium):
+        start = asyncio.create_task(dying.run(clerk(act), "go", run_id="r"))
+        await medium.dead.wait()
+        ground.clock.advance(31)
+        async with ground.runtime(model()) as runtime:
+            await runtime.cancel("r", author="Ann")
+            assert {row.run_id for row in await runtime.unfinished()} == {"r/0.0", "r/0.0/0.0"}
+        medium.bury()
+        await asyncio.wait({start})
+        start.exception()
+
+
+async def test_a_child_that_was_forgotten_is_begun_anew(ran: list[str]) -> None:
+    async with al.Runtime(model()) as runtime:
+        await runtime.run(clerk(), "shop:buy:tea", run_id="r", deps=ran)
+        await runtime.cancel("r/0.0")
+        await runtime.forget(ref="r/0.0")
+        with pytest.raises(al.OutcomeError, match="got running"):
+            await runtime.result("r")
+        (item,) = (await runtime.resume("r", clerk(), deps=ran)).waiting
+        assert item.run == "r/0.0"
+        await runtime.cancel("r")
+        assert await runtime.unfinished() == []
+
+
 async def test_a_run_that_is_cancelled_in_its_block_ends_the_agent_it_waits_for(ran: list[str]) -> None:
     async with al.Runtime(model()) as runtime:
         async with runtime.start(clerk(), "shop:buy:tea", deps=ran) as run:

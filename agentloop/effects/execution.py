@@ -334,11 +334,9 @@ async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) 
 async def _hold_for_child(scope: Scope, claim: Claim, kinds: str, began: float) -> None:
     """Store that an execution waits for its child run; it is asked again when the run is resumed."""
     receipt, exchange, position = scope.receipt(claim.effect_id), claim.exchange, claim.position
-    held = await scope.commit(lambda book: book.hold_for_child(receipt, exchange, position, at_ms=scope.now_ms()))
+    await scope.commit(lambda book: book.hold_for_child(receipt, exchange, position, at_ms=scope.now_ms()))
     scope.held[exchange, position] = kinds
     _tell_ended(scope, exchange, position, "waiting", CHILD, "waiting", "", began)
-    if held:
-        await deliver_cancel()
 
 
 def context_of(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContext[object]:

@@ -258,7 +258,7 @@ def unrun_words(slot: Slot, why: str) -> str:
     Args:
         why: "the run was cancelled".
     """
-    if slot.asked and slot.state == "waiting":
+    if slot.asked:
         return f"The agent that this call asked was cancelled: {why}."
     return f"This call was not run: {why}."
 

@@ -436,7 +436,7 @@ class State:
                 turn.claims[fact.effect_id] = None
         elif fact.state == "waiting":
             slot.waits_since_ms = fact.at_ms
-            slot.asked = slot.asked or fact.effect_id is not None
+            slot.asked = fact.effect_id is not None
         if fact.feedback is None:
             return
         slot.feedback, slot.encoded, slot.ended_at_ms = fact.feedback, self.encoded(fact.feedback), fact.at_ms

@@ -1144,3 +1144,16 @@ def test_an_end_that_began_with_a_child_run_is_gone_through_with() -> None:
     waits_for_child(desk, turn, 0)
     desk.skip(turn, 0, 0, code="cancelled")
     assert act(turn) == Skip(0, (1,), "cancelled", "the run was cancelled")
+
+
+def test_an_end_that_began_with_an_approved_call_is_gone_through_with() -> None:
+    """(R142)"""
+    desk, turn = run_with(asking("a", "b"))
+    desk.add(desk.book.hold_slot(turn, 0, 0, kind="approval", at_ms=5))
+    digest = call_digest(turn, 0, 0)
+    approved = desk.book.decide_slot(
+        turn, 0, 0, digest=digest, state="open", code="approved", feedback=None, author="Ann", at_ms=6, max_bytes=99
+    )
+    desk.add(approved)
+    desk.skip(turn, 0, 0, code="max_seconds")
+    assert act(turn) == Skip(0, (1,), "max_seconds", "the run reached its limit (max_seconds)")
