@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
 from .errors import InputError
-from .exchange import Book, Fact, SlotState, Turn, WaitKind, call_digest, waiting_calls
+from .exchange import CHILD, Book, Fact, SlotState, Turn, WaitKind, call_digest, waiting_calls
 from .limits import check_name
 from .messages import ToolFeedback, ToolResult, require_tool_result
 
@@ -26,10 +26,12 @@ __all__ = [
     "Deny",
     "WAITING",
     "WaitingCall",
+    "by_run",
+    "check_below",
+    "joined_kinds",
     "read_decisions",
     "stored",
     "waiting_of",
-    "waiting_reason",
 ]
 
 WAITING: Final = "waiting_for_approval"
@@ -112,7 +114,8 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ref: names the call and its digest; decisions are given by it.
-        run: the run's id. agent, conversation: whose it is, and where.
+        run: the run's id; of one that an agent does for another run's call, that is its own id. agent,
+            conversation: whose it is, and where.
         kind: ``approval``: its tool runs once it is approved. ``external``: its result is given.
         tool, arguments: what the model asked for, the arguments exactly as it wrote them.
         exchange, position: which call. call_id: the provider's id of it.
@@ -162,12 +165,15 @@ class CallRef(msgspec.Struct, frozen=True):
 
 
 def waiting_of(turn: Turn) -> tuple[WaitingCall, ...]:
-    """The calls of a run that wait, in call order."""
+    """The calls of a run that wait for a host, in call order; those of its child runs are not among them."""
     if turn.closed is not None or turn.last is None:
         return ()
     exchange, found = len(turn.entries) - 1, []
     for position in waiting_calls(turn):
-        slot, digest = turn.last.slots[position], call_digest(turn, exchange, position)
+        slot = turn.last.slots[position]
+        if slot.code == CHILD:
+            continue
+        digest = call_digest(turn, exchange, position)
         found.append(
             WaitingCall(
                 ref=str(CallRef(turn.run_id, exchange, position, digest)),
@@ -187,17 +193,17 @@ def waiting_of(turn: Turn) -> tuple[WaitingCall, ...]:
     return tuple(found)
 
 
-def waiting_reason(turn: Turn) -> str:
-    """For what the calls of a run wait: "approval", "external" or "approval+external"."""
-    slots = () if turn.last is None else turn.last.slots
-    return "+".join(sorted({slot.code or "" for slot in slots if slot.state == "waiting"}))
+def joined_kinds(kinds: Iterable[str]) -> str:
+    """For what calls wait, together: "approval", "external" or "approval+external"; of such words, or of one kind."""
+    return "+".join(sorted({kind for joined in kinds for kind in joined.split("+") if kind}))
 
 
-def read_decisions(decisions: object, run_id: str | None = None) -> dict[CallRef, Decision]:
+def read_decisions(decisions: object, run_id: str | None = None, *, below: bool = False) -> dict[CallRef, Decision]:
     """Check what a host decides about the calls of one run.
 
     Args:
         run_id: the run; None takes that of the first reference.
+        below: also takes calls of runs whose ids say that they are below it; `check_below` holds them to that.
 
     Raises:
         InputError: it is no mapping of references to decisions, is empty where no run is named, or names
@@ -210,8 +216,8 @@ def read_decisions(decisions: object, run_id: str | None = None) -> dict[CallRef
     for text, decision in given.items():
         ref = CallRef.read(text)
         run_id = ref.run_id if run_id is None else run_id
-        if ref.run_id != run_id:
-            raise InputError(f"decisions: expected calls of run {run_id!r}, got one of run {ref.run_id!r}")
+        if ref.run_id != run_id and not (below and ref.run_id.startswith(f"{run_id}/")):
+            raise _another(run_id, ref.run_id)
         if type(decision) not in (Approve, Deny, Answer):
             raise InputError(
                 f"decisions: expected Approve, Deny or Answer for call {ref.exchange}.{ref.position}, "
@@ -221,6 +227,32 @@ def read_decisions(decisions: object, run_id: str | None = None) -> dict[CallRef
     if run_id is None:
         raise InputError("decisions: expected at least one, got none")
     return read
+
+
+def by_run(decisions: Mapping[CallRef, Decision]) -> dict[str, dict[CallRef, Decision]]:
+    """The decisions of each run, the deepest run first."""
+    runs = sorted({ref.run_id for ref in decisions}, key=lambda run_id: (-run_id.count("/"), run_id))
+    return {run_id: {ref: made for ref, made in decisions.items() if ref.run_id == run_id} for run_id in runs}
+
+
+async def check_below(run_id: str, above: str, load: Callable[[str], Awaitable[Turn]]) -> None:
+    """Hold a run that is named like one below another to what is stored.
+
+    Args:
+        load: reads a run.
+
+    Raises:
+        LostError: no such run. InputError: it, or one in between, is not done for a call of the run above it.
+    """
+    ref = run_id
+    while ref != above:
+        if (await load(ref)).opened.parent != ref:
+            raise _another(above, run_id)
+        ref = ref.rpartition("/")[0]
+
+
+def _another(run_id: str, got: str) -> InputError:
+    return InputError(f"decisions: expected calls of run {run_id!r}, got one of run {got!r}")
 
 
 def stored(

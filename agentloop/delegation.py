@@ -14,6 +14,10 @@ The run's reference is the ``effect_id`` of the call. Its events reach the obser
 that id, with the call as their parent span; the caller's own sink and reader see the call only. When the
 caller is cancelled, the agent's run is cancelled, and has recorded its end first.
 
+Where calls of the agent wait for a host, the caller's run waits with it, once its other calls are answered:
+what waits is told in its result as well, at any depth, and the decisions are given where it is resumed. The call
+goes on then as the same execution. Ending the caller ends the agent's run before it.
+
 Asking is safe to repeat, whatever tools the agent has, for the run has facts of its own: where the process
 died, the same run is taken up where it was, and what may have run in it waits to be settled there.
 """

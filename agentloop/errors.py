@@ -586,16 +586,21 @@ class UnsettledError(AgentLoopError):
             "exchange.position". Each is settled with `Runtime.settle_send` or `settle_call`, or the
             run is ended without knowing, with `Runtime.cancel`.
             ``__cause__`` is the error of a lookup that was asked and failed.
+        below: id of the run that the call had an agent do, or of one below that, where the run can only go on
+            once that one was settled or decided about; None where it waits for itself. ``__cause__`` is its error.
     """
 
     code = "unsettled"
     may_have_been_processed = True
 
-    def __init__(self, ref: str, sends: tuple[str, ...], calls: tuple[str, ...]) -> None:
-        super().__init__(ref, sends, calls)
-        self.ref, self.sends, self.calls = ref, sends, calls
+    def __init__(self, ref: str, sends: tuple[str, ...], calls: tuple[str, ...], below: str | None = None) -> None:
+        super().__init__(ref, sends, calls, below)
+        self.ref, self.sends, self.calls, self.below = ref, sends, calls, below
 
     def __str__(self) -> str:
+        if self.below is not None:
+            calls = ", ".join(f"call {c}" for c in self.calls)
+            return f"run {self.ref!r} waits for run {self.below!r} ({calls}): settle or decide about that one first"
         what = [*(f"send {a!r}" for a in self.sends), *(f"call {c}" for c in self.calls)]
         how = [*(["settle_send"] if self.sends else ()), *(["settle_call"] if self.calls else ())]
         return (

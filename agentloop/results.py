@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from .decisions import WaitingCall, waiting_of, waiting_reason
+from .decisions import WaitingCall, joined_kinds, waiting_of
 from .errors import LostError, OutcomeError
-from .exchange import Turn, is_suspended
+from .exchange import CHILD, Turn, is_suspended
 from .messages import Usage
 from .runner import Asking
 
-__all__ = ["Outcome", "RunResult", "result_of"]
+__all__ = ["Outcome", "RunResult", "result_in", "result_of"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -42,7 +43,8 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
             ``context``) are runs of their own, and counted there; the run's limits cover them too.
         value: the output of a completed run, made of its last reply; None where there is none.
         has_value: whether there is one, as an output may be None itself.
-        waiting: the calls that wait, in call order; empty unless ``waiting_for_approval``.
+        waiting: the calls that wait, in call order, those of the runs that agents do for it where their own
+            calls are; empty unless ``waiting_for_approval``.
     """
 
     outcome: Outcome
@@ -81,11 +83,51 @@ class RunResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
         return cast("T_co", self.value)
 
 
-def result_of(turn: Turn, asking: Asking[Any] | None = None) -> RunResult[Any]:
+async def result_in(
+    turn: Turn, load: Callable[[str], Awaitable[Turn]], asking: Asking[Any] | None = None, *, left: bool = False
+) -> RunResult[Any]:
+    """The result of a run, as `result_of`; one that waits is told with what waits in the runs below it.
+
+    Args:
+        load: reads another run; raises `LostError` where there is none.
+        left: the run was left waiting just now, and that is its result whatever was decided meanwhile.
+
+    Raises:
+        OutcomeError, LostError, OutputRefused: as `result_of`. RestoreError, PersistenceError: as ``load``.
+    """
+    if not is_suspended(turn):
+        return result_of(turn, asking)
+    waiting = await _waiting_in(turn, load)
+    return _suspended(turn, waiting) if left else result_of(turn, asking, waiting)
+
+
+async def _waiting_in(turn: Turn, load: Callable[[str], Awaitable[Turn]]) -> tuple[WaitingCall, ...]:
+    """The calls of a suspended run that wait, and in place of each that waits for a child run those of that."""
+    if not is_suspended(turn):
+        return ()
+    assert turn.last is not None, "it has calls that wait"
+    own = {item.position: item for item in waiting_of(turn)}
+    found: list[WaitingCall] = []
+    for position, slot in enumerate(turn.last.slots):
+        if position in own:
+            found.append(own[position])
+        elif slot.state == "waiting" and slot.code == CHILD:
+            try:
+                child = await load(slot.effect_id or "")
+            except LostError:  # it was forgotten; the call finds out when its run is resumed
+                continue
+            found += await _waiting_in(child, load)
+    return tuple(found)
+
+
+def result_of(
+    turn: Turn, asking: Asking[Any] | None = None, waiting: tuple[WaitingCall, ...] | None = None
+) -> RunResult[Any]:
     """The result of a run that was closed with an outcome, or that waits for a host.
 
     Args:
         asking: what the run asked, which makes its value; None makes none.
+        waiting: the calls that wait, in it and below it; None are its own.
 
     Raises:
         OutcomeError: it ended with an error or a cancel, or has not ended and does not wait, or has more to do.
@@ -94,7 +136,9 @@ def result_of(turn: Turn, asking: Asking[Any] | None = None) -> RunResult[Any]:
     """
     closed, last = turn.closed, turn.last
     if is_suspended(turn):
-        return _result(turn, outcome="waiting_for_approval", reason=waiting_reason(turn), waiting=waiting_of(turn))
+        waiting = waiting_of(turn) if waiting is None else waiting
+        if waiting:
+            return _suspended(turn, waiting)
     if closed is None or closed.outcome == "failed" or closed.outcome == "cancelled":  # noqa: PLR1714  # mypy narrows ==
         raise OutcomeError(closed.outcome if closed else "running", closed.reason if closed else None, turn.run_id)
     if turn.redacted is not None:
@@ -108,6 +152,11 @@ def result_of(turn: Turn, asking: Asking[Any] | None = None) -> RunResult[Any]:
         value=read(last.reply) if read is not None and last is not None else None,
         has_value=has_value,
     )
+
+
+def _suspended(turn: Turn, waiting: tuple[WaitingCall, ...]) -> RunResult[Any]:
+    reason = joined_kinds(item.kind for item in waiting) or None
+    return _result(turn, outcome="waiting_for_approval", reason=reason, waiting=waiting)
 
 
 def _result(turn: Turn, **fields: Any) -> RunResult[Any]:

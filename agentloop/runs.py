@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from .agent import Agent
 from .basis import check_input, check_same
 from .contexts import Begun, Contexts
-from .decisions import CallRef, Decision, stored
+from .decisions import CallRef, Decision, by_run, check_below, stored
 from .delegation import DELEGATE, Delegate
 from .effects import ChildWaits, Eager, Ledger, Patience, ResendPolicy, Scope, Sends, ToolPool, settle
 from .errors import (
@@ -40,7 +40,7 @@ from .loop import cancelled_end, drive
 from .messages import SystemMessage, UserMessage
 from .persistence import ConversationStore, Gate
 from .providers import Provider
-from .results import RunResult, result_of
+from .results import RunResult, result_in
 from .runner import Asking, Host
 from .sinks import Emitter, Feed, Observer, ObserverHub
 from .tools import ToolSet
@@ -216,17 +216,27 @@ class Runs:
         messages: tuple[SystemMessage | UserMessage, ...] | None,
         decisions: Mapping[CallRef, Decision],
     ) -> LiveRun:
-        """Launch a run that is stored, unless it goes on here or ended here; store what is decided about it first."""
-        step = self._deciding(decisions, agent.limits.feedback_bytes)
+        """Launch a run that is stored, unless it goes on here or ended here; store what is decided about it first.
+
+        What is decided about runs below it is stored before that, the deepest first.
+        """
+        steps = {
+            run_id: self._deciding(made, agent.limits.feedback_bytes) for run_id, made in by_run(decisions).items()
+        }
+        own = steps.pop(ref, None)
         async with self._gate(ref):
+            for run_id in steps:
+                await check_below(run_id, ref, self._store.turn)
             if messages is not None:
                 check_input(messages, await self._store.turn(ref))
             wait = options.get("wait", WAIT_SECONDS)
             known = self.live.get(ref)
             if known is not None and known.agent is not agent:
                 check_same(agent, asking, await self._store.turn(ref))
-            if decisions and known is not None and (known.goes_on or known.closed) and await self._adds(ref, step):
-                raise self._here(ref)
+            if known is not None and (known.goes_on or known.closed):
+                added = [run_id for run_id, step in steps.items() if await self._adds(run_id, step)]
+                if added or (own is not None and await self._adds(ref, own)):
+                    raise self._here(ref)
             live = self._join(ref, kept=True, wait=wait)
             if live is None:
                 turn = await self._own(ref)
@@ -235,8 +245,12 @@ class Runs:
                     if "wait" in options and not turn.opened.checkpoint:
                         raise InputError("wait: expected a run with checkpoint=True")
                     begun = await self._again(agent, asking, turn, None)
-                    if decisions:
-                        await self._store.commit(lambda book: step(book, turn), run_id=ref)
+                    if own is not None:
+                        own(self._store.book, turn)  # refused before anything is stored
+                    for run_id in [run_id for run_id, step in steps.items() if await self._adds(run_id, step)]:
+                        await self.settle_left(run_id, steps[run_id])
+                    if own is not None:
+                        await self._store.commit(partial(_of, own, turn), run_id=ref)
                     anonymous = turn.opened.conversation is None and turn.opened.input_digest is None
                     live = self._launch(
                         agent, asking, ref, options, anonymous=anonymous, kept=True, wait=wait, begun=begun
@@ -273,7 +287,8 @@ class Runs:
             options["checkpoint"], options["wait"] = True, None
         messages = admitted(asking, input)
         live = await self._begun_child(
-            lambda: self.open(agent, asking, messages, options, kept=above is not None and above.kept, parent=parent)
+            run_id or "",
+            lambda: self.open(agent, asking, messages, options, kept=above is not None and above.kept, parent=parent),
         )
         if above is not None:
             above.children.add(live)
@@ -281,29 +296,37 @@ class Runs:
             result = await live.wait()
         except asyncio.CancelledError:
             await settle(live.cancel())
+            if live.suspended:  # it was left waiting just before
+                if above is None:
+                    await settle(self.end(live.ref, None))
+                else:
+                    above.waiting.add(live.ref)
             raise
         except (RunPaused, UnsettledError) as error:
-            raise ChildWaits(error) from error
+            raise ChildWaits(live.ref, error) from error
         finally:
             if above is not None:
                 above.children.discard(live)
         if result.outcome == "waiting_for_approval":
-            raise ChildWaits(OutcomeError(result.outcome, result.reason, result.ref))
+            if above is not None:
+                above.waiting.add(live.ref)
+            waits = OutcomeError(result.outcome, result.reason, result.ref)
+            raise ChildWaits(live.ref, waits, kinds=result.reason or "")
         return result
 
-    async def _begun_child(self, begin: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
+    async def _begun_child(self, ref: str, begin: Callable[[], Coroutine[Any, Any, LiveRun]]) -> LiveRun:
         """Begin a child, or take it up: the lease that a dead process had on it may outlive that on its parent."""
         try:
             return await self.attend(begin)
         except NotOwnerError as error:
             if error.seconds_left is None:
-                raise ChildWaits(error) from error
+                raise ChildWaits(ref, error) from error
             seconds = error.seconds_left
         await self._sleep(seconds)
         try:
             return await self.attend(begin)
         except NotOwnerError as error:  # its owner lives
-            raise ChildWaits(error) from error
+            raise ChildWaits(ref, error) from error
 
     async def _spawn_for(
         self, live: LiveRun, ledger: Ledger, deps: Any, effect_id: str, agent: Agent[Any], input: RunInput
@@ -384,8 +407,54 @@ class Runs:
         await asyncio.wait({live.task})  # it leaves off just now
         return False
 
+    async def end(self, ref: str, author: str | None, *, check: Callable[[], None] | None = None) -> None:
+        """Cancel a run wherever it is left, those below it first, and wait until its end is recorded.
+
+        Args:
+            author: as of `Runtime.cancel`. check: may refuse to end one that goes on nowhere.
+
+        Raises:
+            As `Runtime.cancel`.
+        """
+        ended = False
+        while not ended:
+            live = self.live.get(ref)
+            if live is not None and live.goes_on:
+                await live.cancel()
+            if live is not None and (live.closed or self._store.fault is not None):
+                return
+            if check is not None:
+                check()
+            pending = self.sends.of(ref)
+            if pending is not None:  # its driver has left it
+                await settle(pending.stop())
+            ended = await self.whole(self.end_left(ref, author))
+
+    async def _end_child(self, ref: str) -> None:
+        await self.whole(self.end(ref, None))
+
+    async def _end_waiting(self, live: LiveRun) -> None:
+        """End what waits for a run that has ended: a cancel may have met its call before that was stored to wait."""
+        for ref in live.waiting:
+            try:
+                await self.end(ref, None)
+            except AgentLoopError as error:
+                _log.warning("run %s could not be ended with run %s: %s", ref, live.ref, error)
+
+    async def _end_children(self, turn: Turn, author: str | None) -> None:
+        """End the runs that unanswered calls of a run wait for, and those below them."""
+        for slot in () if turn.last is None else turn.last.slots:
+            if slot.feedback is not None or slot.effect_id is None:
+                continue
+            try:
+                child = await self._store.turn(slot.effect_id)
+            except LostError:  # it has none
+                continue
+            if child.closed is None and child.opened.parent == slot.effect_id:
+                await self.end(slot.effect_id, author)
+
     async def end_left(self, ref: str, author: str | None) -> bool:
-        """End a run that goes on nowhere; False where it was taken up here meanwhile."""
+        """End a run that goes on nowhere, those below it first; False where it was taken up here meanwhile."""
         async with self._gate(ref):
             live = self.live.get(ref)
             if (live is not None and live.goes_on) or self.sends.of(ref) is not None:
@@ -393,6 +462,7 @@ class Runs:
             turn = await self._take_over(ref, require_settled if author is None else None)
             try:
                 if turn.closed is None:
+                    await self._end_children(turn, author)
                     end = cancelled_end(turn)
                     await self._store.commit(
                         lambda book: book.end_run(turn, *end, author=author, at_ms=self._now_ms()), run_id=ref
@@ -557,6 +627,7 @@ class Runs:
             check=asking.check,
             final=asking.final,
             spawn=partial(self._spawn_for, live, ledger, deps),
+            end_child=self._end_child,
         )
 
     def _resting(self, live: LiveRun) -> Callable[[float], Awaitable[None]]:
@@ -568,7 +639,7 @@ class Runs:
         try:
             if scope.turn.closed is None:
                 await drive(scope, cancelled=live.stop)
-            result = result_of(scope.turn, asking)
+            result = await result_in(scope.turn, self._store.turn, asking, left=True)
         except BaseException as error:
             live.feed.close(RunCancelled(live.ref) if isinstance(error, asyncio.CancelledError) else error)
             raise
@@ -578,6 +649,8 @@ class Runs:
         finally:
             live.closed, live.driving = scope.turn.closed is not None, False
             live.suspended = is_suspended(scope.turn)
+            if live.closed and live.waiting:
+                await settle(self._end_waiting(live), last=True)
             if self._store.durable and self.sends.of(live.ref) is None:
                 await settle(self._let_go(live.ref), last=True)
             if self._store.durable or (live.anonymous and not live.suspended):
@@ -663,6 +736,10 @@ class Runs:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
+
+
+def _of(step: Callable[[Book, Turn], Sequence[Fact]], turn: Turn, book: Book) -> Sequence[Fact]:
+    return step(book, turn)
 
 
 def _note_spent(turn: Turn, ledger: Ledger) -> None:

@@ -29,7 +29,7 @@ from .life import Life
 from .limits import LEASE_SECONDS, MAX_ROUNDS, SETTLE_SECONDS, check_count, check_name, check_seconds
 from .persistence import Backend, ConversationStore, backend_for
 from .providers import Provider
-from .results import RunResult, result_of
+from .results import RunResult, result_in
 from .runner import Execution, ModelRunner, RunnerOptions
 from .runs import Runs
 from .sinks import Follower, Observer, require_observer
@@ -365,7 +365,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
             if not live.suspended and (await self._store.turn(ref)).closed is None:  # nobody has ended it since
                 return await self._read(live, agent)
         turn = await self._store.turn(ref)
-        return result_of(turn, None if agent is None else read_by(agent, turn))
+        return await result_in(turn, self._store.turn, None if agent is None else read_by(agent, turn))
 
     async def checkpoint(self, ref: str) -> Checkpoint:
         """Which of the four points a run is at, with the evidence; read from what is stored, nothing is sent.
@@ -400,7 +400,8 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
         """Cancel a run and wait until its end is recorded. Harmless after the end.
 
         A run that goes on nowhere, as its process died or it waits for a host, is taken over and
-        ended, and its conversation can go on. Its open calls are skipped. Of an effect of which
+        ended, and its conversation can go on. Its open calls are skipped. A run that an agent does for a call of
+        it, and those below, are ended before it; that such a call waits needs no author. Of an effect of which
         nobody knows what became of it the ``author`` decides that it is not waited for: a send ends
         as abandoned, and may have been processed; a call's outcome stays unknown, in words that say so.
 
@@ -417,18 +418,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
         check_ref(ref)
         if author is not None:
             check_name("author", author)
-        ended = False
-        while not ended:
-            live = self._runs.live.get(ref)
-            if live is not None and live.goes_on:
-                await live.cancel()
-            if live is not None and (live.closed or self._store.fault is not None):
-                return
-            self._life.require_open()
-            pending = self._runs.sends.of(ref)
-            if pending is not None:  # its driver has left it
-                await settle(pending.stop())
-            ended = await self._runs.whole(self._runs.end_left(ref, author))
+        await self._runs.end(ref, author, check=self._life.require_open)
 
     # -- private
 
@@ -456,7 +446,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
         if agent is None or agent is live.agent:
             return result
         turn = await self._store.turn(live.ref)
-        return result_of(turn, read_by(agent, turn))
+        return await result_in(turn, self._store.turn, read_by(agent, turn))
 
     async def _start(
         self, agent: Agent[Any], input: RunInput, *, kept: bool = False, **options: Unpack[RunOptions]

@@ -19,7 +19,7 @@ from .limits import FEEDBACK_BYTES, check_count, check_name
 from .messages import ToolFeedback, ToolResult, require_tool_result
 from .persistence import ConversationStore, RunRow
 from .providers import Provider
-from .results import RunResult, result_of
+from .results import RunResult, result_in
 from .runs import Runs
 from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
 from .windows import RunInput, RunOptions, admitted, check_options, check_ref
@@ -50,6 +50,8 @@ class UnfinishedRuns:
     async def waiting(self) -> list[WaitingCall]:
         """Calls of runs that go on nowhere, in any process, that wait for a host; those of older runs first.
 
+        A call of a run that an agent does for another is told once, as that run's own.
+
         Raises:
             RestoreError: the store holds facts that cannot be. PersistenceError: it failed, or has stopped.
         """
@@ -58,8 +60,9 @@ class UnfinishedRuns:
     async def decide(self, decisions: Mapping[str, Decision], *, feedback_bytes: int = FEEDBACK_BYTES) -> None:
         """Store what is decided about calls of one run that wait; all of it or nothing. Nothing runs.
 
-        The run goes on when it is resumed. The same decisions again, by the same authors, are confirmed, also
-        when the run went on meanwhile or has ended.
+        The run goes on when it is resumed, and one that an agent does for another when that one is: `resume` takes
+        decisions about all runs below the one that it resumes. The same decisions again, by the same authors, are
+        confirmed, also when the run went on meanwhile or has ended.
 
         Args:
             decisions: `Approve`, `Deny` or `Answer`, by the ``ref`` of the `WaitingCall`. What is not named
@@ -112,8 +115,10 @@ class UnfinishedRuns:
 
         Args:
             input: what the run was started with, to be checked; None leaves that out.
-            decisions: about calls of it that wait, stored before it goes on, as by `decide`; what a result may
-                take is the agent's limit. While others wait, the run is left waiting for them again.
+            decisions: about calls that wait, of it and of the runs that agents do for it, at any depth. They are
+                stored before it goes on, run by run as by `decide`, the deepest first, and none of them where
+                one is refused; what a result may take is the agent's limit. While others wait, the run is left
+                waiting for them again.
 
         Raises:
             LostError: no such run. NotOwnerError: it goes on elsewhere.
@@ -132,7 +137,7 @@ class UnfinishedRuns:
         for name in ("conversation", "run_id", "checkpoint"):
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
-        read = read_decisions({} if decisions is None else decisions, ref)
+        read = read_decisions({} if decisions is None else decisions, ref, below=True)
         asking = agent.prepare(self._provider.dialect)
         messages = None if input is None else admitted(asking, input)
         live = await self._runs.attend(lambda: self._runs.take_up(agent, asking, ref, options, messages, read))
@@ -140,7 +145,7 @@ class UnfinishedRuns:
         if agent is live.agent:
             return result
         turn = await self._store.turn(ref)  # another agent of the same kind drove it here
-        return result_of(turn, read_by(agent, turn))
+        return await result_in(turn, self._store.turn, read_by(agent, turn))
 
     async def settle_call(
         self,

@@ -106,7 +106,8 @@ class LiveRun:
         patience: how long it waits for one send that lives apart; None where none does.
         pause: set when it shall stop at the next step and stay unfinished.
         resting: whether it waits between two effects.
-        suspended: whether its driver has left it as calls of it wait for a host.
+        suspended: whether its driver has left it as calls of it wait for a host, or for their child runs.
+        waiting: ids of the runs that went on for it and were left so since it was taken up.
         sends: where its sends go on without its caller; None where they end with it.
     """
 
@@ -131,6 +132,7 @@ class LiveRun:
         "stop",
         "suspended",
         "task",
+        "waiting",
     )
 
     def __init__(
@@ -138,6 +140,7 @@ class LiveRun:
     ) -> None:
         self.ref, self.feed, self.agent, self.anonymous, self.parent = ref, feed, agent, anonymous, parent
         self.children: set[LiveRun] = set()
+        self.waiting: set[str] = set()
         self._pool = pool
         self.holds = 0  # how many started or joined it and have not left; who submits never leaves
         self.closed = self.kept = self.pause = self.left = self.resting = self.suspended = False

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentloop as al
-from agentloop.decisions import CallRef, read_decisions, stored, waiting_of, waiting_reason
+from agentloop.decisions import CallRef, by_run, joined_kinds, read_decisions, stored, waiting_of
 from tests.exchange.desk import Desk, asking, picture
 
 REF = str(CallRef("r1", 0, 0, "a" * 64))
@@ -99,7 +99,9 @@ def test_all_decisions_are_stored_together_or_none() -> None:
     for position, kind in enumerate(("approval", "external", "approval")):
         desk.add(desk.book.hold_slot(turn, 0, position, kind=kind, at_ms=5))  # type: ignore[arg-type]
     one, two, three = (CallRef.read(item.ref) for item in waiting_of(turn))
-    assert waiting_reason(turn) == "approval+external"
+    assert joined_kinds(item.kind for item in waiting_of(turn)) == "approval+external"
+    assert joined_kinds(["external", "approval+external", ""]) == "approval+external"
+    assert joined_kinds([]) == ""
     before = picture(desk.book)
     rule = r"call 0\.1 of run 'r1': a call that waits \(external\) cannot be approved: expected it to become done, "
     with pytest.raises(al.ConflictError, match=rule):
@@ -135,3 +137,20 @@ def test_a_denial_without_a_reason_gives_none() -> None:
     feedback = turn.entries[0].slots[0].feedback
     assert feedback is not None
     assert feedback.text == "This call was denied, and did not run."
+
+
+def test_decisions_are_stored_run_by_run_the_deepest_first() -> None:
+    refs = [CallRef(run_id, 0, at, "a" * 64) for run_id in ("r", "r/0.0", "r/0.0/1.0", "r/0.1") for at in (0, 1)]
+    made = {ref: al.Deny(str(ref)) for ref in refs}
+    runs = by_run(made)
+    assert list(runs) == ["r/0.0/1.0", "r/0.0", "r/0.1", "r"]
+    assert [list(said) for said in runs.values()] == [refs[4:6], refs[2:4], refs[6:], refs[:2]]
+    assert {ref: said[ref] for said in runs.values() for ref in said} == made
+
+
+def test_runs_below_are_taken_only_where_that_is_asked_for() -> None:
+    ref = str(CallRef("r/0.0", 0, 0, "a" * 64))
+    assert list(read_decisions({ref: al.Approve()}, "r", below=True)) == [CallRef.read(ref)]
+    for run_id, below in (("r", False), ("r/0", True), ("r/0.0/0.0", True), ("", True)):
+        with pytest.raises(al.InputError, match=r"got one of run 'r/0\.0'"):
+            read_decisions({ref: al.Approve()}, run_id, below=below)

@@ -155,6 +155,12 @@ EXAMPLES: list[tuple[AgentLoopError, str, str, bool]] = [
     ),
     (RunPaused("r1"), "run 'r1' is unfinished: the runtime closed; resume it", "paused", True),
     (
+        UnsettledError("r1", (), ("0.2",), "r1/0.2/1.0"),
+        "run 'r1' waits for run 'r1/0.2/1.0' (call 0.2): settle or decide about that one first",
+        "unsettled",
+        True,
+    ),
+    (
         UnsettledError("r1", ("t1",), ("0.2",)),
         (
             "run 'r1' waits to be settled: send 't1', call 0.2; "

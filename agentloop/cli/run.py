@@ -163,6 +163,8 @@ def _notice(notices: Screen, event: Event) -> None:
         case ToolEnded(status="success"):
             size = counted(event.output_bytes, "byte")
             notices.labelled("result", f"{event.tool}: {size}, {event.duration_ms} ms")
+        case ToolEnded(status="waiting"):
+            notices.labelled("waits", f"{event.tool}: for its agent, of which calls wait")
         case ToolEnded() | ToolSkipped():
             notices.labelled("result", f"{event.tool}: {event.slot} ({event.code})", style="red")
         case RequestRejected():

@@ -32,6 +32,7 @@ __all__ = [
     "hindrance",
     "release",
     "reserve",
+    "reserved",
 ]
 
 
@@ -97,7 +98,25 @@ def admitted(scope: Scope, exchange: int, position: int, entry: Entry) -> Claim 
         return Refusal(refused.code, f"Nothing ran. {refused.feedback}")
     arguments, effect_id = given.arguments, effect_id_of(scope, exchange, position)
     kind = why_waits(scope, slot, tool, arguments, effect_id=effect_id)
-    return Hold(kind) if kind is not None else Claim(exchange, position, effect_id, tool, arguments, given.converted)
+    if kind is not None:
+        return Hold(kind)
+    return Claim(exchange, position, effect_id, tool, arguments, given.converted, goes_on=slot.state == "waiting")
+
+
+def reserved(scope: Scope, claim: Claim) -> Refusal | None:
+    """Debit the start of an execution; or say why there may be none now, though the run may go on.
+
+    One that goes on was debited when it began, and nothing forbids it now.
+
+    Raises:
+        BudgetError: none is left.
+    """
+    if claim.goes_on:
+        return None
+    refusal = hindrance(scope, claim.tool)
+    if refusal is None:
+        reserve(scope, claim.tool)
+    return refusal
 
 
 def hindrance(scope: Scope, tool: Tool) -> Refusal | None:
@@ -130,9 +149,10 @@ def reserve(scope: Scope, tool: Tool) -> None:
     scope.ledger_of(tool).debit("tool_calls")
 
 
-def release(scope: Scope, tool: Tool) -> None:
-    """Put back the start of a tool that did not begin."""
-    scope.ledger_of(tool).release("tool_calls")
+def release(scope: Scope, claim: Claim) -> None:
+    """Put back the start of an execution that did not begin."""
+    if not claim.goes_on:
+        scope.ledger_of(claim.tool).release("tool_calls")
 
 
 def effect_id_of(scope: Scope, exchange: int, position: int) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from ..errors import RunPaused, UnsettledError
 from ..sinks import put_off
 from .approval import Hold, hold_call
-from .claims import Refusal, admitted, beside, hindrance, release, reserve
+from .claims import Refusal, admitted, beside, release, reserved
 from .execution import give_back, refuse, run_claimed, store_claim
 from .scope import Claim, Scope, deliver_cancel, settle
 
@@ -28,7 +28,8 @@ __all__ = ["answer_calls"]
 async def answer_calls(scope: Scope, exchange: int, positions: Sequence[int]) -> None:
     """Answer open calls of a reply, ``max_parallel_tools`` of them at once; the claimed one may be among them.
 
-    One that waits for a host only gets there (see `approval`); the others are answered.
+    One that waits for a host only gets there (see `approval`), and so does one whose child run does; the others
+    are answered.
 
     Where the run is paused, or its time is over, no other call begins, and those stay open.
 
@@ -57,11 +58,7 @@ def _reserved(scope: Scope, exchange: int, positions: Sequence[int]) -> deque[tu
                 continue
             claim = admitted(scope, exchange, position, entry)
             if isinstance(claim, Claim):
-                refusal = hindrance(scope, claim.tool)
-                if refusal is None:
-                    reserve(scope, claim.tool)
-                else:
-                    claim = refusal
+                claim = reserved(scope, claim) or claim
             found.append((position, claim))
     except BaseException:
         _put_back(scope, found)
@@ -72,7 +69,7 @@ def _reserved(scope: Scope, exchange: int, positions: Sequence[int]) -> deque[tu
 def _put_back(scope: Scope, calls: deque[tuple[int, Claim | Refusal | Hold]]) -> None:
     for _, claim in calls:
         if isinstance(claim, Claim) and claim is not scope.claim:  # that one is given back as a fact
-            release(scope, claim.tool)
+            release(scope, claim)
     calls.clear()
 
 
@@ -154,9 +151,9 @@ class _Crew:
     async def _claim(self, claim: Claim) -> bool:
         """Store the claim of an execution that is reserved; whether it may begin."""
         scope = self._scope
-        busy = beside(scope, claim.tool)
+        busy = None if claim.goes_on else beside(scope, claim.tool)
         if busy is not None:
-            release(scope, claim.tool)
+            release(scope, claim)
             await refuse(scope, self._exchange, claim.position, busy)
             return False
         if await store_claim(scope, claim):  # a cancel was held back: nothing begins

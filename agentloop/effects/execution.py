@@ -14,16 +14,16 @@ from functools import partial
 
 import msgspec
 
-from ..errors import BudgetError, RunPaused, ToolCrashed, UnsettledError
+from ..errors import BudgetError, InputError, RunPaused, ToolCrashed, UnsettledError
 from ..events import ToolEnded, ToolProgress, ToolSkipped, ToolStarted
-from ..exchange import Book, Fact, Slot, SlotState
+from ..exchange import CHILD, Book, Fact, Slot, SlotState, unrun_words
 from ..limits import LoopLimits
 from ..messages import ToolFeedback, ToolResult
 from ..persistence import Step
 from ..tools import Tool, ToolContext, cut_result
 from .approval import Hold, hold_call
 from .child import ChildWaits
-from .claims import Choose, Refusal, admitted, claim_next, hindrance, release, reserve
+from .claims import Choose, Refusal, admitted, claim_next, hindrance, release, reserve, reserved
 from .kept import LONGEST_NOTE, answer_of
 from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, run_tool
@@ -59,6 +59,9 @@ def has_room(limits: LoopLimits, call_id: str) -> bool:
 async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose | None = None) -> None:
     """Answer one open call, or the one that is claimed; or let it wait for a host (see `approval`).
 
+    Where its tool has a child run, and calls of that wait for a host, the call waits for the child (`child`). One
+    that waits so is asked again: the same execution goes on.
+
     Bad arguments, an unknown name, or a tool that has not ended though its call is over give error
     feedback and start nothing (R55-R57).
 
@@ -72,7 +75,8 @@ async def answer_call(scope: Scope, exchange: int, position: int, choose: Choose
         ApprovalFailed: whether the call waits could not be asked; the slot stays open.
         ToolCrashed: the tool raised what it did not declare; its slot is ``unknown`` (R62).
         RunPaused, UnsettledError: the child run that its tool waits for has not ended and cannot go on
-            now. Its slot stays ``started``: whoever resumes the run goes on with that child.
+            now. Its slot stays ``started``: whoever resumes the run goes on with that child. UnsettledError also
+            where that waits for a host and the tool may not be repeated.
         asyncio.CancelledError: the run was cancelled. Its slot is ``unknown`` with feedback; where the
             run is paused it stays ``started``. Where the tool had not begun, `give_back` is to follow.
     """
@@ -91,14 +95,13 @@ async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | No
     if isinstance(claim, Hold):
         await hold_call(scope, exchange, position, claim)
         return None
-    refusal = claim if isinstance(claim, Refusal) else hindrance(scope, claim.tool)
+    refusal = claim if isinstance(claim, Refusal) else reserved(scope, claim)
     if isinstance(claim, Refusal) or refusal is not None:
         assert refusal is not None, "one that is refused has a reason"
         if slot.state == "unknown" and refusal.code == "thread_busy":  # that may be its earlier execution
             raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",))
         await refuse(scope, exchange, position, refusal, choose)
         return None
-    reserve(scope, claim.tool)
     held = await store_claim(scope, claim)
     scope.claim = claim
     if held:
@@ -126,7 +129,8 @@ async def give_back(scope: Scope, claim: Claim | None = None) -> None:
     """Give back the claim of a tool that has not begun: its call is open again, and nothing ran.
 
     Of a repeated execution the one before it may have run, so its call is unknown, with feedback that
-    says so; where the run is paused it stays ``started``.
+    says so; where the run is paused it stays ``started``. One that was to go on with its child run waits for it
+    as before.
 
     Args:
         claim: by default ``scope.claim``, if there is one.
@@ -138,9 +142,11 @@ async def give_back(scope: Scope, claim: Claim | None = None) -> None:
     exchange, position = claim.exchange, claim.position
     slot = scope.turn.entries[exchange].slots[position]
     receipt = scope.receipt(claim.effect_id)
-    if slot.attempt == 1:
+    if claim.goes_on:
+        await scope.commit(lambda book: book.hold_for_child(receipt, exchange, position, at_ms=scope.now_ms()))
+    elif slot.attempt == 1:
         await scope.commit(lambda book: book.give_back(receipt, exchange, position, at_ms=scope.now_ms()))
-        release(scope, claim.tool)
+        release(scope, claim)
     elif not scope.paused():
         feedback = fit(scope, slot, ToolResult.error(_UNKNOWN))
         await scope.commit(
@@ -158,13 +164,27 @@ async def give_back(scope: Scope, claim: Claim | None = None) -> None:
 
 
 async def skip_calls(scope: Scope, exchange: int, positions: Sequence[int], *, code: str, text: str) -> None:
-    """Answer calls without running them: one that is open or waits is ``skipped``, one that is unknown stays so."""
+    """Answer calls without running them: one that is open or waits is ``skipped``, one that is unknown stays so.
+
+    The child run that a call waits for is ended first.
+    """
     for position in positions:
-        if scope.turn.entries[exchange].slots[position].state == "unknown":
+        slot = scope.turn.entries[exchange].slots[position]
+        if slot.state == "waiting" and slot.code == CHILD:
+            await _end_child(scope, slot)
+        if slot.state == "unknown":
             words = f"Error: {text}; whether the effect of this call happened is unknown."
             await _complete(scope, exchange, position, "unknown", code, words)
         else:
-            await _complete(scope, exchange, position, "skipped", code, f"This call was not run: {text}.")
+            await _complete(scope, exchange, position, "skipped", code, unrun_words(slot, text))
+
+
+async def _end_child(scope: Scope, slot: Slot) -> None:
+    if scope.end_child is None:
+        raise InputError(
+            f"run {scope.run_id!r}: expected a run that can end run {slot.effect_id!r}, which it waits for"
+        )
+    await scope.end_child(slot.effect_id or "")
 
 
 async def refuse(scope: Scope, exchange: int, position: int, refusal: Refusal, choose: Choose | None = None) -> None:
@@ -246,7 +266,7 @@ async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) 
         RunPaused: it ran out of time in a run that is paused; whoever resumes that goes on with it.
         Otherwise as `answer_call`.
     """
-    exchange, position, effect_id, tool, arguments, converted = claim
+    exchange, position, effect_id, tool, arguments, converted, _ = claim
     slot = scope.turn.entries[exchange].slots[position]
     began = scope.clock()
     if scope.claim is claim:
@@ -285,11 +305,16 @@ async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) 
             attempt=slot.attempt,
         )
     except ChildWaits as waits:
+        if waits.kinds is not None and tool.name in scope.repeatable:
+            await _hold_for_child(scope, claim, waits.kinds, began)
+            return
         code = waits.error.code
         _tell_ended(scope, exchange, position, "unknown", code, "cancelled", "", began)
         if isinstance(waits.error, RunPaused):
             raise RunPaused(scope.run_id) from waits.error
-        raise UnsettledError(scope.run_id, (), (f"{exchange}.{position}",)) from waits.error
+        below = waits.error.below if isinstance(waits.error, UnsettledError) else None
+        calls = (f"{exchange}.{position}",)
+        raise UnsettledError(scope.run_id, (), calls, below=below or waits.ref) from waits.error
     except BaseException:
         if scope.paused():  # whoever resumes the run finds it unanswered
             _tell_ended(scope, exchange, position, "unknown", "paused", "cancelled", "", began)
@@ -304,6 +329,14 @@ async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) 
         error = outcome.error
         kind = f"{type(error).__module__}.{type(error).__qualname__}" if error is not None else "an error"
         raise ToolCrashed(tool.name, slot.call.id, effect_id, kind.removeprefix("builtins.")) from error
+
+
+async def _hold_for_child(scope: Scope, claim: Claim, kinds: str, began: float) -> None:
+    """Store that an execution waits for its child run; it is asked again when the run is resumed."""
+    receipt, exchange, position = scope.receipt(claim.effect_id), claim.exchange, claim.position
+    await scope.commit(lambda book: book.hold_for_child(receipt, exchange, position, at_ms=scope.now_ms()))
+    scope.held[exchange, position] = kinds
+    _tell_ended(scope, exchange, position, "waiting", CHILD, "waiting", "", began)
 
 
 def context_of(scope: Scope, slot: Slot, tool: Tool, effect_id: str) -> ToolContext[object]:

@@ -177,6 +177,8 @@ class ToolPool:
         if task.done() or job.over is not None:
             del self._tasks[task]
         if cancel is not None or me.cancelling() > requests:
+            if task.done() and not task.cancelled():
+                task.exception()  # retrieved: the cancel came first
             raise cancel or asyncio.CancelledError
         if job.over is not None:
             return job.over.value  # type: ignore[no-any-return]

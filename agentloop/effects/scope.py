@@ -31,6 +31,7 @@ class Claim(NamedTuple):
 
     Attributes:
         converted: what of the arguments was converted, see `ToolPolicy`.
+        goes_on: whether the execution has waited for its child run; it was reserved when it began.
     """
 
     exchange: int
@@ -39,6 +40,7 @@ class Claim(NamedTuple):
     tool: Tool
     arguments: dict[str, Any]
     converted: tuple[str, ...] = ()
+    goes_on: bool = False
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
@@ -83,6 +85,9 @@ class Scope:
         resend: what the host decided about a request that was refused; None is never to send once more.
         reason: why the work is no longer wanted, where its task is cancelled for that.
         spawn: has an agent run as a child of this run, for the execution that is named; None where none may.
+        end_child: ends the child run that an execution waits for, and those below it.
+        held: for what the child runs of calls wait, by exchange and position, as they were found to do since
+            the task began.
         sleep: waits for seconds, or shorter where the run shall pause. random: source of numbers from 0 to 1.
         now_ms: wall clock, milliseconds. clock: monotonic seconds. new_id: source of unique ids.
     """
@@ -98,7 +103,9 @@ class Scope:
         "conversation",
         "deps",
         "emitter",
+        "end_child",
         "final",
+        "held",
         "label",
         "ledger",
         "left",
@@ -158,6 +165,7 @@ class Scope:
         check: Callable[[ModelReply], str | None] | None = None,
         final: str | None = None,
         spawn: Callable[[str, Any, Any], Awaitable[Any]] | None = None,
+        end_child: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.run_id, self.agent, self.conversation, self.deps = run_id, agent, conversation, deps
         self.store, self.ledger, self.limits = store, ledger, limits
@@ -168,7 +176,8 @@ class Scope:
         self.resend, self.sleep, self.random = resend, sleep, random
         self.turn: Turn = store.book.turn(run_id)
         self.label, self.model_names = label, model_names
-        self.check, self.final, self.spawn = check, final, spawn
+        self.check, self.final, self.spawn, self.end_child = check, final, spawn, end_child
+        self.held: dict[tuple[int, int], str] = {}
         self.repeatable, self.lookups = tools.repeatable, tools.lookups
         self.started = clock()
         self.sent_bytes = 0

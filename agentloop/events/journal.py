@@ -339,7 +339,7 @@ class Journal:
     def _end_tool(
         self,
         key: _Key,
-        status: Literal["success", "error", "cancelled"],
+        status: Literal["success", "error", "cancelled", "waiting"],
         code: str | None,
         now_ms: int,
         duration_ms: int | None,

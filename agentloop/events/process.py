@@ -126,7 +126,8 @@ class ToolStarted(Event, frozen=True):
 
     Attributes:
         arguments: the raw argument text as the model sent it (exact also for big integers).
-        attempt: 1, or more for a repeated run: of an idempotent tool, or one that was allowed.
+        attempt: 1, or more for a repeated run: of an idempotent tool, or one that was allowed. The same again
+            for one that goes on after it waited for its child run.
         converted: which arguments the tool is given in another JSON type (`ToolPolicy.coerce`), as
             ``$.count: string to integer``; up to 16 lines.
     """
@@ -156,9 +157,12 @@ class ToolProgress(Event, frozen=True):
 class ToolEnded(Event, frozen=True):
     """A started tool has an outcome, or ran out of time and is repeated (``unknown``, ``timeout``, no output).
 
+    Or it waits, as calls of its child run wait for a host (``waiting``, ``child``, no output). When the run is
+    resumed the same execution goes on, with a `ToolStarted` of the same number.
+
     Attributes:
-        status: ``success`` (feedback ok), ``error`` (error feedback), ``cancelled``.
-        slot: the slot's state: ``done``, ``failed`` or ``unknown``.
+        status: ``success`` (feedback ok), ``error`` (error feedback), ``cancelled``, ``waiting``.
+        slot: the slot's state: ``done``, ``failed``, ``unknown`` or ``waiting``.
         code: why, when the status is not ``success``.
         output: what the model reads, cut as it is. output_bytes: its size.
         kept: whether the full text of an output that was cut is kept (`Runtime.output`); None where it
@@ -171,7 +175,7 @@ class ToolEnded(Event, frozen=True):
     call_id: str
     exchange: int
     position: int
-    status: Literal["success", "error", "cancelled"]
+    status: Literal["success", "error", "cancelled", "waiting"]
     slot: str
     code: str | None = None
     output: str = ""
@@ -202,7 +206,8 @@ class RunEnded(Event, frozen=True):
     Attributes:
         outcome: a run outcome, or ``failed`` / ``cancelled`` when the run raised; ``unsettled``
             when it waits for a host to say what became of an effect, ``waiting_for_approval`` when
-            calls of it wait for a host, and ``paused`` when the runtime closed (it has not ended then).
+            calls of it, or of its child runs, wait for a host, and ``paused`` when the runtime closed (it has
+            not ended then).
         reason: the finish word, the limit's name, the error's code, or what calls wait for:
             ``approval``, ``external``, or ``approval+external``.
     """

@@ -131,6 +131,8 @@ class ToolCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             tells apart.
         tool_id: the tool's name.
         started_at_ms, duration_ms, code, parent_invocation_id: as in `ModelCallTrace`.
+        status: ``waiting`` where it was left as its child run waits; when that goes on, so does this, with a trace
+            of the same identity and number.
         attempt: 1, or more for a repeated run of an idempotent tool.
     """
 
@@ -138,7 +140,7 @@ class ToolCallTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_id: str
     started_at_ms: int
     duration_ms: int
-    status: Literal["success", "error", "cancelled"]
+    status: Literal["success", "error", "cancelled", "waiting"]
     code: str | None = None
     attempt: int = 1
     parent_invocation_id: str | None = None

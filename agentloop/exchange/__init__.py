@@ -34,6 +34,7 @@ from .facts import (
 )
 from .history import History
 from .receipts import Receipt, ReceiptMint
+from .recovery import unrun_words
 from .restore import restore
 from .room import BookLimits
 from .slots import CLOSING, NEXT, SlotState, move
@@ -41,12 +42,13 @@ from .state import State
 from .steering import BY_REPLY
 from .tombstone import branch, tombstone
 from .turn import Conversation, Entry, Slot, Turn
-from .waiting import WaitKind, call_digest, is_suspended, waiting_calls
+from .waiting import CHILD, WaitKind, call_digest, is_suspended, waiting_calls
 
 __all__ = [
     "BY_REPLY",
     "Book",
     "BookLimits",
+    "CHILD",
     "CLOSING",
     "CallBasis",
     "Checkpoint",
@@ -97,5 +99,6 @@ __all__ = [
     "restore",
     "summary_message",
     "tombstone",
+    "unrun_words",
     "waiting_calls",
 ]

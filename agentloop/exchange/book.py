@@ -31,7 +31,7 @@ from .room import BookLimits
 from .slots import SlotState, move
 from .steering import BY_REPLY, Steering
 from .turn import Turn
-from .waiting import Waiting, waiting_calls
+from .waiting import CHILD, Waiting, waiting_calls
 
 __all__ = ["Book"]
 
@@ -286,7 +286,7 @@ class Book(Steering, Waiting):
         at_ms: int,
         converted: tuple[str, ...] = (),
     ) -> tuple[Fact, ...]:
-        """Claim one execution of a tool, before its first instruction.
+        """Claim one execution of a tool, before its first instruction; or go on with one that waits for its child.
 
         Args:
             effect_id: identity of the execution, of this slot alone; the same when it is repeated.
@@ -304,7 +304,30 @@ class Book(Steering, Waiting):
             raise ConflictError(where, "expected a slot without feedback")
         if slot.effect_id != effect_id and (slot.effect_id is not None or effect_id in turn.claims):
             raise ConflictError(where, "expected the id of this slot's execution, got another's")
+        if slot.state == "waiting":
+            if slot.code != CHILD:
+                raise ConflictError(where, f"expected a call that waits for its child run, got {slot.code}")
+            return (self._moved(turn, exchange, position, "started", at_ms=at_ms, converted=converted),)
         return (self._moved(turn, exchange, position, "started", at_ms=at_ms, claim=effect_id, converted=converted),)
+
+    def hold_for_child(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
+        """Let an execution wait for its child run, of which calls wait for a host. Doing so again adds nothing.
+
+        Raises:
+            ConflictError: the run is closed, another execution owns the slot, or it is not under way.
+        """
+        turn = self._received(receipt)
+        self._running(turn)
+        slot = self._slot(turn, exchange, position)
+        where = f"call {exchange}.{position}"
+        if slot.effect_id != receipt.invocation_id:
+            raise ConflictError(where, "expected the execution that claimed this slot, got another source")
+        if slot.state == "waiting" and slot.code == CHILD:
+            return ()
+        if slot.state != "started":
+            raise ConflictError(where, f"expected an execution that is started, got one that is {slot.state}")
+        move(slot.state, "waiting", where=where)
+        return (self._moved(turn, exchange, position, "waiting", at_ms=at_ms, code=CHILD),)
 
     def give_back(self, receipt: Receipt, exchange: int, position: int, *, at_ms: int) -> tuple[Fact, ...]:
         """Give back the claim of an execution that has not begun: its call is open again, as it was before.
@@ -324,6 +347,10 @@ class Book(Steering, Waiting):
         if slot.state != "started" or slot.attempt != 1:
             raise ConflictError(
                 where, f"expected a first execution that is started, got one that is {slot.state} ({slot.attempt})"
+            )
+        if slot.asked:
+            raise ConflictError(
+                where, "expected an execution that has not begun, got one that has waited for its child"
             )
         return (self._moved(turn, exchange, position, move(slot.state, "open", where=where), at_ms=at_ms),)
 
@@ -383,6 +410,8 @@ class Book(Steering, Waiting):
             raise ConflictError(where, "expected the feedback it already holds, got another")
         if state not in _ANSWERS:
             raise ConflictError(where, f"expected done, failed or unknown, got {state}")
+        if slot.state == "waiting":
+            raise ConflictError(where, "expected an execution that goes on, got one that waits for its child run")
         move(slot.state, state, where=where)
         self._check_feedback(exchange, slot, feedback)
         return (self._moved(turn, exchange, position, state, at_ms=at_ms, feedback=feedback, code=code),)
@@ -424,6 +453,8 @@ class Book(Steering, Waiting):
     ) -> tuple[Fact, ...]:
         """Answer a call that never ran (``failed`` or ``skipped``); no execution is forged (R81).
 
+        One that waits for its child run is ``skipped`` so as well, once that has ended without its answer.
+
         The same answer again is confirmed and adds nothing (R82).
 
         Raises:
@@ -431,7 +462,8 @@ class Book(Steering, Waiting):
         """
         where = f"call {exchange}.{position}"
         slot = self._slot(turn, exchange, position)
-        if slot.effect_id is None and (slot.state, slot.code) == (state, code) and slot.feedback == feedback:
+        unrun = slot.effect_id is None or slot.state == "skipped"
+        if unrun and (slot.state, slot.code) == (state, code) and slot.feedback == feedback:
             return ()
         self._running(turn)
         if (slot.state, state) not in _UNRUN:

@@ -85,7 +85,7 @@ class ToolsPoint(_Point, frozen=True, tag="tools"):
         cursor: position of the first call without feedback; None when every call has some.
         effects: the calls that were claimed; the first one mostly together with the reply.
         feedback: positions of the calls that have feedback.
-        waiting: positions of those that wait for a decision of a host.
+        waiting: positions of those that wait for a decision of a host, or for their child runs.
     """
 
     exchange: int

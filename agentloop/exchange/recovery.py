@@ -15,14 +15,17 @@ from .slots import SlotState, move
 from .state import State
 from .turn import Slot, Turn
 
-__all__ = ["Recovery"]
+__all__ = ["Recovery", "unrun_words"]
 
 
 class Recovery(State):
     """The steps of settling, checked against the state."""
 
     def lose_slots(self, turn: Turn, *, at_ms: int) -> tuple[Fact, ...]:
-        """Take over a run: every execution that was started and not answered is ``unknown`` now."""
+        """Take over a run: every execution that was started and not answered is ``unknown`` now.
+
+        One that waits for its child run goes on waiting: what that has done is in its own facts.
+        """
         self._running(turn)
         return tuple(
             self._moved(turn, exchange, position, "unknown", at_ms=at_ms, code="owner_ended")
@@ -149,7 +152,8 @@ class Recovery(State):
     ) -> tuple[Fact, ...]:
         """End a run that was taken over as it is, in one batch; its conversation can go on then.
 
-        Open calls are skipped. A send without an end is abandoned: the server may have worked on it. A
+        Open calls are skipped, and so are those that wait, for a child run too: whoever ends it has ended
+        that. A send without an end is abandoned: the server may have worked on it. A
         call whose outcome is unknown stays so, with feedback that says it.
 
         Args:
@@ -176,7 +180,7 @@ class Recovery(State):
         calls: list[Fact] = []
         for position, slot in enumerate(turn.entries[last].slots if turn.entries else ()):
             if slot.feedback is None and slot.state in ("open", "waiting"):
-                result = ToolResult.error(f"This call was not run: {words}.")
+                result = ToolResult.error(unrun_words(slot, words))
                 feedback = ToolFeedback.of(slot.call.id, result)
                 state = move(slot.state, "skipped", where=f"call {last}.{position}")
                 calls.append(self._moved(turn, last, position, state, at_ms=at_ms, feedback=feedback, code=reason))
@@ -248,5 +252,20 @@ class Recovery(State):
             )
 
 
+def unrun_words(slot: Slot, why: str) -> str:
+    """What the model reads of a call that is skipped, open or waiting.
+
+    Args:
+        why: "the run was cancelled".
+    """
+    if slot.asked:
+        return f"The agent that this call asked was cancelled: {why}."
+    return f"This call was not run: {why}."
+
+
 def _hint(slot: Slot) -> str:
-    return "; a call that waits is decided about, not settled" if slot.state == "waiting" else ""
+    if slot.state != "waiting":
+        return ""
+    if slot.asked:
+        return f"; it waits for run {slot.effect_id!r}: decide about the calls of that"
+    return "; a call that waits is decided about, not settled"

@@ -35,7 +35,7 @@ from .state import State
 from .steering import BY_REPLY
 from .tombstone import branch
 from .turn import Slot, Turn
-from .waiting import OUTCOMES
+from .waiting import CHILD, OUTCOMES
 
 __all__ = ["restore"]
 
@@ -201,9 +201,9 @@ def _slot_fault(turn: Turn, fact: SlotMoved) -> str:
         return f"expected no feedback for a call that is {fact.state}"
     elif require_tool_feedback(fact.feedback).tool_call_id != slot.call.id:
         return "expected the feedback of this call"
-    if fact.state == "open" and slot.state == "started" and slot.attempt != 1:
+    if fact.state == "open" and slot.state == "started" and (slot.attempt != 1 or slot.asked):
         return "expected a first execution to be given back, got a repeated one"
-    if fact.state == "started":
+    if fact.state == "started" and slot.state != "waiting":
         if fact.effect_id is None or fact.attempt != slot.attempt + 1:
             return "expected an execution with an id and the next number"
         if slot.effect_id not in (None, fact.effect_id) or (slot.effect_id is None and fact.effect_id in turn.claims):
@@ -226,12 +226,19 @@ def _output_fault(turn: Turn, fact: OutputKept) -> str:
 
 def _wait_fault(slot: Slot, fact: SlotMoved) -> str:
     """The rule on waiting, and on what a host decides about it, that a step breaks; "" when it breaks none."""
+    if fact.state == "waiting" and slot.state == "started":
+        return "" if fact.code == CHILD else "expected a call that was started to wait for its child run"
     if fact.state == "waiting":
         if slot.decided is not None:
             return "expected a call that nobody has decided about"
         return "" if fact.code in OUTCOMES else "expected the reason for which a call waits"
     if slot.state != "waiting":
         return ""
+    if slot.code == CHILD:
+        fits = fact.author is None and fact.state in ("started", "skipped")
+        return "" if fits else "expected a call that waits for its child run to go on, or to be skipped"
+    if fact.state == "started":
+        return "a call that waits for a host cannot become started"
     if fact.author is None:
         return "" if fact.state == "skipped" else "expected the host that decided about a call that waits"
     return "" if fact.state in OUTCOMES[slot.code or ""] else f"expected no such decision on one for {slot.code}"

@@ -11,9 +11,11 @@ unique inside a reply only. A slot that holds feedback is *closed*: the next req
              -> done               the tool answered
              -> failed             the tool failed in a way it declared
              -> unknown            nobody knows whether the effect happened
+             -> waiting            for its child run, of which calls wait for a host
     waiting  -> open               approved: it runs as any call does
              -> skipped            denied; or not run: limit, end of the run
              -> done | failed      the host gave its result
+             -> started            its child run is asked again: the same execution goes on
     unknown  -> done | failed      settled by a lookup or by the host
              -> started            declared idempotent, or allowed once by a lookup or by the host;
                                    after a timeout in one batch with the step to unknown
@@ -21,7 +23,8 @@ unique inside a reply only. A slot that holds feedback is *closed*: the next req
 
 ``unknown`` may hold feedback that says so (a timeout, a cancel: the run or the conversation goes
 on) or none (a crash of the process: the run waits for settling, or is ended as it is).
-``waiting`` holds none; why a call waits is the slot's code (see `waiting`).
+``waiting`` holds none; why a call waits is the slot's code (see `waiting`). Two of its steps are for one
+code only: a call that is started waits for its child run, and no other one becomes started again.
 """
 
 from __future__ import annotations
@@ -37,8 +40,8 @@ SlotState = Literal["open", "started", "done", "failed", "unknown", "skipped", "
 
 NEXT: Final[Mapping[SlotState, frozenset[SlotState]]] = {
     "open": frozenset({"started", "failed", "skipped", "waiting"}),
-    "started": frozenset({"open", "done", "failed", "unknown"}),
-    "waiting": frozenset({"open", "skipped", "done", "failed"}),
+    "started": frozenset({"open", "done", "failed", "unknown", "waiting"}),
+    "waiting": frozenset({"open", "skipped", "done", "failed", "started"}),
     "unknown": frozenset({"done", "failed", "started", "unknown"}),
     "done": frozenset(),
     "failed": frozenset(),

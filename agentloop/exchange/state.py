@@ -420,6 +420,7 @@ class State:
         given_back = fact.state == "open" and slot.state == "started"
         if slot.state == "waiting" and fact.author is not None:
             slot.decided = fact
+        goes_on = fact.state == "started" and slot.state == "waiting"
         slot.state, slot.code = fact.state, fact.code
         if given_back:  # as if it had not been claimed
             assert slot.effect_id is not None, "who claims says for which execution"
@@ -429,11 +430,13 @@ class State:
         elif fact.state == "started":
             slot.effect_id, slot.attempt, slot.rerun = fact.effect_id, fact.attempt, False
             slot.started_at_ms = fact.at_ms
-            turn.tool_calls += 1
+            if not goes_on:  # the same execution asks its child again
+                turn.tool_calls += 1
             if fact.effect_id is not None:
                 turn.claims[fact.effect_id] = None
         elif fact.state == "waiting":
             slot.waits_since_ms = fact.at_ms
+            slot.asked = fact.effect_id is not None
         if fact.feedback is None:
             return
         slot.feedback, slot.encoded, slot.ended_at_ms = fact.feedback, self.encoded(fact.feedback), fact.at_ms

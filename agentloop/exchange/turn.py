@@ -23,12 +23,14 @@ class Slot:
         kept: bytes of the full text that is kept of its output; None where none is. The text is in the
             medium only.
         decided: what a host decided about it while it waited; None before that, and where it never did.
+        asked: whether its execution has waited for its child run, so that it surely began.
         waits_since_ms: when it began to wait; None where it never did.
         started_at_ms: when its newest execution was claimed. ended_at_ms: when its feedback was
             recorded. None before that, and where a record told none.
     """
 
     __slots__ = (
+        "asked",
         "attempt",
         "call",
         "code",
@@ -53,6 +55,7 @@ class Slot:
         self.code: str | None = None
         self.encoded = b""
         self.rerun = False
+        self.asked = False
         self.kept: int | None = None
         self.decided: SlotMoved | None = None
         self.started_at_ms: int | None = None

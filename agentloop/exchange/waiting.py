@@ -5,6 +5,9 @@ A call waits for one of these reasons, which is the code of its slot while it do
     approval    its tool may run, once somebody has approved it
     external    it runs elsewhere, and its result is given
 
+Or for its child run (``child``), of which calls wait for one of these. It was started, and nobody decides about
+it: who resumes the run asks the child again.
+
 A decision is a `SlotMoved` with an author. It is bound to the digest of the call: who decides about
 what he was shown can decide about nothing else.
 """
@@ -23,12 +26,15 @@ from .recovery import Recovery
 from .slots import SlotState, move
 from .turn import Turn
 
-__all__ = ["OUTCOMES", "WaitKind", "Waiting", "call_digest", "is_suspended", "waiting_calls"]
+__all__ = ["CHILD", "OUTCOMES", "WaitKind", "Waiting", "call_digest", "is_suspended", "waiting_calls"]
 
 _CALL_DOMAIN: Final = "agentloop/call/v1"
 
 WaitKind = Literal["approval", "external"]
-"""Why a call waits."""
+"""Why a call waits for a host."""
+
+CHILD: Final = "child"
+"""The code of a call that waits for its child run."""
 
 OUTCOMES: Final[Mapping[str, frozenset[SlotState]]] = {
     "approval": frozenset({"open", "skipped", "done", "failed"}),
@@ -38,7 +44,7 @@ OUTCOMES: Final[Mapping[str, frozenset[SlotState]]] = {
 
 
 def waiting_calls(turn: Turn) -> tuple[int, ...]:
-    """Positions of the calls of the newest reply that wait for a host."""
+    """Positions of the calls of the newest reply that wait for a host, or for their child runs."""
     last = turn.last
     return () if last is None else tuple(p for p, slot in enumerate(last.slots) if slot.state == "waiting")
 
@@ -86,6 +92,8 @@ class Waiting(Recovery):
             return ()
         if slot.decided is not None:
             raise ConflictError(where, f"expected a call that nobody has decided about, got one {slot.decided.code}")
+        if slot.state != "open":
+            raise ConflictError(where, f"expected an open call, got one that is {slot.state}")
         move(slot.state, "waiting", where=where)
         return (self._moved(turn, exchange, position, "waiting", at_ms=at_ms, code=kind),)
 
@@ -129,6 +137,9 @@ class Waiting(Recovery):
         if slot.state != "waiting":
             raise ConflictError(where, f"expected a call that waits for a decision, got one that is {slot.state}")
         self._running(turn)
+        if slot.code == CHILD:
+            rule = f"expected a call that waits for a host, got one that waits for run {slot.effect_id!r}: decide there"
+            raise ConflictError(where, rule)
         move(slot.state, state, where=where)
         if state not in OUTCOMES[slot.code or ""]:
             allowed = ", ".join(sorted(OUTCOMES[slot.code or ""]))

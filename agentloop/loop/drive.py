@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Final, cast
 
-from ..decisions import WAITING, waiting_reason
+from ..decisions import WAITING, joined_kinds
 from ..effects import (
     Overtaken,
     PendingSend,
@@ -39,7 +39,7 @@ from ..errors import (
     UnsettledError,
 )
 from ..events import RunEnded, RunStarted
-from ..exchange import BY_REPLY, Book, Entry, Fact, RunOutcome
+from ..exchange import BY_REPLY, CHILD, Book, Entry, Fact, RunOutcome, Slot
 from ..messages import ToolFeedback
 from .states import Phase, Signal, follow
 from .step import Action, Answer, Ask, Close, Recover, Skip, Suspend, Wait, ahead, calls_after, phase_of, step
@@ -136,7 +136,7 @@ async def drive(scope: Scope, *, cancelled: bool = False) -> None:
                 while not scope.paused():
                     phase = await advance(scope)
                     if phase is Phase.SUSPENDED:
-                        _tell_end(scope, WAITING, waiting_reason(scope.turn))
+                        _tell_end(scope, WAITING, _kinds(scope))
                     if phase in _OVER:
                         return
                     if me.cancelling() > requests:  # whoever was waited for kept the cancel to itself
@@ -208,6 +208,7 @@ def _next(scope: Scope) -> Action:
         resend=scope.resend,
         check=scope.check,
         final=scope.final,
+        held=scope.held,
     )
 
 
@@ -227,6 +228,7 @@ def _choose(scope: Scope, entry: Entry, answered: int | None, feedback: ToolFeed
         max_request_bytes=scope.provider.max_request_bytes,
         check=scope.check,
         final=scope.final,
+        held=scope.held,
     )
 
 
@@ -266,18 +268,38 @@ async def _answer(scope: Scope, action: Answer) -> Signal:
 
 
 def _together(scope: Scope, action: Answer) -> tuple[int, ...]:
-    """The calls that may run at the same time: all that nobody began, once none is left that somebody did."""
+    """The calls that may run at the same time: all that nobody began, once none is left that somebody did.
+
+    Those whose child runs are to be asked again are among them.
+    """
     if scope.limits.max_parallel_tools == 1 or scope.turn.last is None:
         return ()
     claimed = None if scope.claim is None else scope.claim.position
     slots = scope.turn.last.slots
-    if slots[action.position].state != "open" and action.position != claimed:
-        return ()
-    return tuple(p for p, slot in enumerate(slots) if slot.state == "open" or p == claimed)
+    together = tuple(
+        p
+        for p, slot in enumerate(slots)
+        if slot.state == "open" or p == claimed or (_waits_for_child(slot) and (action.exchange, p) not in scope.held)
+    )
+    return together if action.position in together else ()
+
+
+def _waits_for_child(slot: Slot) -> bool:
+    return slot.state == "waiting" and slot.code == CHILD
+
+
+def _kinds(scope: Scope) -> str:
+    """For what the run waits: for hosts, by itself or by its child runs."""
+    last, at = scope.turn.last, len(scope.turn.entries) - 1
+    slots = enumerate(() if last is None else last.slots)
+    waiting = ((p, slot) for p, slot in slots if slot.state == "waiting")
+    return joined_kinds(
+        scope.held.get((at, p), "") if _waits_for_child(slot) else slot.code or "" for p, slot in waiting
+    )
 
 
 def _open(scope: Scope) -> tuple[int, ...]:
-    """The calls of the newest reply that nothing was begun of."""
+    """The calls of the newest reply that nothing was begun of, and those that wait."""
     last = scope.turn.last
     return () if last is None else tuple(p for p, slot in enumerate(last.slots) if slot.state in ("open", "waiting"))
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ..effects import Ledger, Resend, ResendPolicy, has_room, next_attempt
-from ..exchange import Entry, RunOutcome, Slot, Turn, waiting_calls
+from ..exchange import CHILD, Entry, RunOutcome, Slot, Turn, waiting_calls
 from ..limits import LoopLimits
 from ..messages import ModelReply
 from .states import Phase
@@ -84,7 +84,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Suspend(msgspec.Struct, frozen=True):
-    """Leave the run as it is: these calls of the newest reply wait for a host, and nothing else is to be done."""
+    """Leave the run as it is: these calls of the newest reply wait, and nothing else is to be done."""
 
     exchange: int
     positions: tuple[int, ...]
@@ -151,6 +151,7 @@ def step(
     resend: ResendPolicy | None = None,
     check: _Check | None = None,
     final: str | None = None,
+    held: Container[tuple[int, int]] = (),
 ) -> Action:
     """Decide the next action of a run that has not ended.
 
@@ -162,6 +163,7 @@ def step(
         resend: what the host decided about a request that was refused.
         check: holds a reply against the output of the run; None where any final reply will do.
         final: name of the tool that gives the output, where one does.
+        held: calls, by exchange and position, whose child runs were found to wait since the run was taken up.
 
     A final reply that gives no output ends the run as incomplete; so does a run of `final` more than once
     in one reply. One call of it that is done ends the run once the other calls of its reply are answered.
@@ -182,8 +184,9 @@ def step(
     asked to stop ends where it would be asked again: the calls of the reply under way are answered first, as
     no limit on a next request holds them up, and a final reply still completes it.
 
-    A call that waits for a host is passed over. When the others have feedback the run is suspended, whatever
-    a limit says: waiting uses nothing up. A limit that ends the run skips such calls too.
+    A call that waits for its child run is asked about first, once: the child may have gone on. It was judged when
+    it began, like one that is claimed. Else a call that waits is passed over. When the others have feedback the
+    run is suspended, whatever a limit says: waiting uses nothing up. A limit that ends the run skips such calls too.
 
     A reply that was refused or cut off runs none of its calls. A limit that would leave a tool's
     answer unread skips the calls of the reply, so no effect is made in vain. What a reply's words
@@ -224,6 +227,9 @@ def step(
     if ending is not None:  # an owner ended half way through
         return Skip(at, open_calls, ending, _words(_end(ending)))
     waiting = waiting_calls(turn)
+    left = _left(last, at, held)
+    if left is not None and not _is_out_of_time(limits, elapsed):
+        return Answer(at, left)
     if waiting == open_calls:
         return Suspend(at, waiting)
     ends = _will_end(turn, last.reply, check, final)
@@ -246,6 +252,7 @@ def ahead(
     max_request_bytes: int | None = None,
     check: _Check | None = None,
     final: str | None = None,
+    held: Container[tuple[int, int]] = (),
 ) -> int | None:
     """The open call that `step` will have answered after something is stored, decided before it is.
 
@@ -263,7 +270,7 @@ def ahead(
     if any(entry.slots[position].state not in ("open", "waiting") for position in open_calls):
         return None
     coming = next((position for position in open_calls if entry.slots[position].state == "open"), None)
-    if coming is None:
+    if coming is None or (entry is turn.last and _left(entry, len(turn.entries) - 1, held) is not None):
         return None
     limit = _limit_of_calls(
         turn,
@@ -278,6 +285,16 @@ def ahead(
         ends=_will_end(turn, entry.reply, check, final),
     )
     return coming if limit is None else None
+
+
+def _left(last: Entry, at: int, held: Container[tuple[int, int]]) -> int | None:
+    """The first call that waits for its child run, of which nobody has asked what that is at now."""
+    return next((p for p, slot in enumerate(last.slots) if _has_child(slot) and (at, p) not in held), None)
+
+
+def _has_child(slot: Slot) -> bool:
+    """Whether a call waits for its child run; it was debited when it began."""
+    return slot.state == "waiting" and slot.code == CHILD
 
 
 def calls_after(entry: Entry, answered: int | None) -> tuple[int, ...]:
@@ -339,7 +356,8 @@ def _words(end: Close) -> str:
 def _ending_of(slot: Slot) -> str | None:
     """The code under which an owner began to end the run at this call, None where it did not."""
     if slot.state == "skipped":
-        return slot.code if slot.decided is None else None  # denied by a host, the run goes on
+        denied = slot.decided is not None and slot.decided.state == "skipped"
+        return None if denied else slot.code  # denied by a host, the run goes on
     if slot.state != "unknown" or slot.feedback is None:
         return None
     if slot.code in _CRASHES:
@@ -440,7 +458,7 @@ def _limit_of_calls(
     if limit is not None:
         return limit
     left = ledger.left("tool_calls")
-    if left is not None and left < len(open_calls):
+    if left is not None and left < sum(not _has_child(last.slots[position]) for position in open_calls):
         return "max_tool_calls"
     new = last is not turn.last
     if limits.max_equal_calls is not None:

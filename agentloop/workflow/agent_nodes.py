@@ -36,7 +36,7 @@ def agent_node(
 
     Raises:
         InputError: a value of another type, by name. As the node runs, `OutcomeError` for a run that did not
-            complete, which is an error that ``on_error`` takes.
+            complete, which is an error that ``on_error`` takes; but not of one that waits for a host.
     """
     if not isinstance(agent, Agent):
         raise InputError(f"agent_node.agent: expected an Agent, got {type(agent).__name__}")

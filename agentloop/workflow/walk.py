@@ -6,8 +6,9 @@
 An error of a handler goes to the node that ``on_error`` names, with the state as it was before. Never taken there are
 a cancel, whatever the handler raised when it met one, and what is no matter of business: a broken contract
 (`WorkflowError`), a budget or limit (`LimitExceeded`), a store that stopped (`PersistenceError`), and a run or
-call that somebody else ended or that goes on elsewhere (R298). A group of errors is none of these where none of
-its members is. What guards and results raise is the definition's own fault and passes through as it is.
+call that somebody else ended, that goes on elsewhere, or that waits for a host (R298). A group of errors is none
+of these where none of its members is. What guards and results raise is the definition's own fault and passes
+through as it is.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from ..decisions import WAITING
 from ..errors import (
     BudgetError,
     LimitExceeded,
     ModelPending,
+    OutcomeError,
     PersistenceError,
     RunCancelled,
     RunPaused,
@@ -197,4 +200,6 @@ def _refuse_awaitable(value: object, node: str, where: str) -> None:
 def _is_protected(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_is_protected(one) for one in error.exceptions)
+    if isinstance(error, OutcomeError):  # a run that waits for a host has not ended
+        return error.outcome == WAITING
     return isinstance(error, _PROTECTED) or not isinstance(error, Exception)

@@ -36,6 +36,16 @@ async def explode() -> str:
 assistant = al.Agent(name="assistant", instructions="Help.", tools=[add, explode])
 limited = al.Agent(name="limited", tools=[add], limits=al.LoopLimits(max_model_calls=1))
 typed = al.Agent(name="typed", tools=[add], output=al.Structured(list[int], name="numbers", route="call"))
+
+@al.tool(approval="required")
+async def sign(text: str) -> str:
+    """Sign a text."""
+    return text
+
+signer = al.Agent(name="signer", tools=[sign])
+chief = al.Agent(
+    name="chief", tools=[al.delegate(signer, name="sum_up", description="Sum up.", tools=["sign"])]
+)
 not_an_agent = 17
 '''
 ANSWER = recordings()["4-answer.sse"]
@@ -95,6 +105,16 @@ async def test_a_model_that_writes_its_calls_in_text_is_run_with_an_argument(
     assert shown.out.startswith("I read both notes")
     assert 'call     add {"a":2,"b":3}' in shown.err
     assert replay_server.requests[1].json["messages"][-1]["content"] == "<tool_response>\n5\n</tool_response>"
+
+
+async def test_a_run_whose_agent_waits_for_a_person_says_so(
+    replay_server: ReplayServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replay_server.script(asks_for("sum_up", {"task": "t"}), asks_for("sign", {"text": "x"}))
+    assert await run(replay_server, "agents:chief", "Go on.") == 1
+    told = capsys.readouterr().err
+    assert "waits    sum_up: for its agent, of which calls wait" in told
+    assert "agentloop run: waiting_for_approval (approval)" in told
 
 
 async def test_the_value_of_an_agent_with_an_output_is_one_line_of_json(
@@ -209,7 +229,10 @@ async def test_a_refused_stream_takes_its_text_back(
         ),
         (["agents", "x", "--base-url", "http://127.0.0.1", "--model", "m"], "expected MODULE:AGENT"),
         (["missing:a", "x", "--base-url", "http://127.0.0.1", "--model", "m"], "no module named 'missing'"),
-        (["agents:other", "x", "--base-url", "http://127.0.0.1", "--model", "m"], "agents in it: assistant, limited"),
+        (
+            ["agents:other", "x", "--base-url", "http://127.0.0.1", "--model", "m"],
+            "agents in it: assistant, chief, limited",
+        ),
         (["agents:not_an_agent", "x", "--base-url", "http://127.0.0.1", "--model", "m"], "expected an Agent, got int"),
         (["broken:a", "x", "--base-url", "http://127.0.0.1", "--model", "m"], "cannot be imported: ZeroDivisionError"),
         (["missing.py:a", "x", "--base-url", "http://127.0.0.1", "--model", "m"], "no file missing.py"),

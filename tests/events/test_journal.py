@@ -381,6 +381,21 @@ def test_a_repeated_run_of_a_tool_is_a_further_attempt_of_the_same_effect() -> N
     ]
 
 
+def test_an_execution_that_waited_for_its_child_run_goes_on_with_a_trace_of_the_same_number() -> None:
+    told = Told()
+    told.tool("r/0.0")
+    told.tool_end("r/0.0", "waiting", slot="waiting", code="child")
+    told.tool("r/0.0")
+    told.tool_end("r/0.0")
+    traces = Journal.of(told.events).tools
+    assert [(trace.invocation_id, trace.attempt, trace.status, trace.code) for trace in traces] == [
+        ("r/0.0", 1, "waiting", "child"),
+        ("r/0.0", 1, "success", None),
+    ]
+    with pytest.raises(al.ConflictError):
+        traces[0].record()
+
+
 def test_a_host_s_tool_begins_and_ends_under_one_identity() -> None:
     """(R309, R312)"""
     now = iter([5_000, 5_030])

@@ -85,6 +85,10 @@ class Desk:
         self.add(self.book.start_slot(turn, exchange, position, effect_id=effect, at_ms=4))
         return effect
 
+    def wait_for_child(self, turn: Turn, exchange: int, position: int) -> None:
+        receipt = self.receipt(turn, turn.entries[exchange].slots[position].effect_id or "none")
+        self.add(self.book.hold_for_child(receipt, exchange, position, at_ms=5))
+
     def receive(
         self, turn: Turn, exchange: int, position: int, text: str = "ok", *, state: SlotState = "done"
     ) -> ToolFeedback:
@@ -152,7 +156,7 @@ def _turn(turn: Turn) -> Any:
             (entry.reply, entry.attempt_id, entry.encoded, entry.exchange, entry.size, entry.unanswered),
             (entry.started_at_ms, entry.ended_at_ms),
             [(s.call, s.state, s.effect_id, s.attempt, s.feedback, s.code, s.encoded) for s in entry.slots],
-            [(s.started_at_ms, s.ended_at_ms, s.kept, s.waits_since_ms, s.decided) for s in entry.slots],
+            [(s.started_at_ms, s.ended_at_ms, s.kept, s.waits_since_ms, s.decided, s.asked) for s in entry.slots],
         )
         for entry in turn.entries
     ]

@@ -134,7 +134,7 @@ CHANGES: list[tuple[type, dict[str, Any], str]] = [
     (SlotMoved, {"exchange": -1}, "a call of the newest reply"),
     (SlotMoved, {"position": 9}, "a call of the newest reply"),
     (SlotMoved, {"origin_id": "origin of r1"}, "a call of the newest reply"),
-    (SlotMoved, {"state": "waiting"}, "cannot become waiting"),
+    (SlotMoved, {"state": "waiting"}, "expected a call that was started to wait for its child run"),
     (SlotMoved, {"state": "skipped"}, "cannot become skipped"),
     (SlotMoved, {"feedback": None}, "expected feedback"),
     (SlotMoved, {"feedback": ToolFeedback.of("b", ToolResult.ok("x"))}, "feedback of this call"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentloop.errors import ConflictError
-from agentloop.exchange import CLOSING, NEXT, Book, SlotState, WaitKind, call_digest, move, restore
+from agentloop.exchange import CHILD, CLOSING, NEXT, Book, SlotState, WaitKind, call_digest, move, restore
 from agentloop.messages import ToolFeedback
 from tests.exchange.desk import Desk, picture
 from tests.messages.values import call, reply
@@ -25,10 +25,12 @@ ALLOWED = {
     ("started", "done"),
     ("started", "failed"),
     ("started", "unknown"),
+    ("started", "waiting"),
     ("waiting", "open"),
     ("waiting", "skipped"),
     ("waiting", "done"),
     ("waiting", "failed"),
+    ("waiting", "started"),
     ("unknown", "done"),
     ("unknown", "failed"),
     ("unknown", "started"),
@@ -50,10 +52,9 @@ def test_the_table_allows_exactly_the_steps_that_the_design_names(state: SlotSta
 def test_a_refused_step_says_what_was_possible() -> None:
     with pytest.raises(ConflictError) as caught:
         move("started", "skipped", where="call 3.1")
-    assert (
-        str(caught.value)
-        == "conflict: call 3.1: a slot that is started cannot become skipped: expected done, failed, open, unknown"
-    )
+    allowed = "done, failed, open, unknown, waiting"
+    told = f"conflict: call 3.1: a slot that is started cannot become skipped: expected {allowed}"
+    assert str(caught.value) == told
     with pytest.raises(ConflictError, match="a slot that is done cannot become started: expected no further state"):
         move("done", "started", where="call 0.0")
 
@@ -96,7 +97,8 @@ class SlotsOfABook(RuleBasedStateMachine):
         self.desk.take(self.turn, reply(call("a"), call("b"), call("c"), word="tool_calls"))
         self.states: list[SlotState] = ["open"] * 3
         self.given: list[ToolFeedback | None] = [None] * 3
-        self.kinds: list[WaitKind | None] = [None] * 3
+        self.kinds: list[str | None] = [None] * 3
+        self.asked = [False] * 3
         self.decided: list[tuple[SlotState, str | None] | None] = [None] * 3
         self.started = 0
 
@@ -116,10 +118,11 @@ class SlotsOfABook(RuleBasedStateMachine):
         done = self.attempt(
             lambda: self.desk.book.start_slot(self.turn, 0, position, effect_id=f"effect {position}", at_ms=4)
         )
-        assert done == (self.states[position] == "open")
+        goes_on = self.states[position] == "waiting" and self.kinds[position] == CHILD
+        assert done == (self.states[position] == "open" or goes_on)
         if done:
             self.states[position] = "started"
-            self.started += 1
+            self.started += not goes_on
 
     @rule(position=POSITIONS, source=POSITIONS, state=st.sampled_from(STATES), text=TEXTS)
     def receive(self, position: int, source: int, state: SlotState, text: str) -> None:
@@ -137,10 +140,24 @@ class SlotsOfABook(RuleBasedStateMachine):
     def give_back(self, position: int, source: int) -> None:
         receipt = self.desk.receipt(self.turn, f"effect {source}")
         done = self.attempt(lambda: self.desk.book.give_back(receipt, 0, position, at_ms=4))
-        assert done == (source == position and self.states[position] == "started")
+        right = source == position and not self.asked[position]
+        assert done == (right and self.states[position] == "started")
         if done:
             self.states[position] = "open"
             self.started -= 1
+
+    @rule(position=POSITIONS, source=POSITIONS)
+    def wait_for_child(self, position: int, source: int) -> None:
+        receipt = self.desk.receipt(self.turn, f"effect {source}")
+        done = self.attempt(lambda: self.desk.book.hold_for_child(receipt, 0, position, at_ms=5))
+        assert done == (source == position and self.states[position] == "started")
+        if done:
+            self.states[position], self.kinds[position], self.asked[position] = "waiting", CHILD, True
+
+    @rule()
+    def take_over(self) -> None:
+        lost = self.desk.book.lose_slots(self.turn, at_ms=7)
+        assert [fact.position for fact in lost] == [at for at, state in enumerate(self.states) if state == "started"]
 
     @rule()
     def read_again(self) -> None:
@@ -186,7 +203,8 @@ class SlotsOfABook(RuleBasedStateMachine):
             )
         )
         possible = state in ("skipped", "done", "failed") or (state == "open" and self.kinds[position] == "approval")
-        assert done == (source == position and possible and self.states[position] == "waiting")
+        waits = self.states[position] == "waiting" and self.kinds[position] != CHILD
+        assert done == (source == position and possible and waits)
         if done:
             self.states[position], self.given[position] = state, feedback
             self.decided[position] = (state, text)

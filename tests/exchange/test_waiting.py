@@ -307,3 +307,142 @@ def test_a_call_that_was_decided_about_does_not_wait_again() -> None:
     held_, decided = desk.facts[-1], deciding(desk, turn)()
     with pytest.raises(RestoreError, match="expected a call that nobody has decided about"):
         restore(Book(ReceiptMint()), [*desk.facts, *decided, held_])
+
+
+# -- for a child run
+
+
+def asked(*ids: str) -> tuple[Desk, Turn]:
+    """A run whose newest reply asked for these calls, of which the first waits for its child run."""
+    desk = Desk()
+    turn = desk.open()
+    desk.take(turn, asking(*ids))
+    desk.start(turn, 0, 0)
+    desk.wait_for_child(turn, 0, 0)
+    return desk, turn
+
+
+def test_an_execution_that_waits_for_its_child_run_keeps_all_it_has_and_goes_on() -> None:
+    desk, turn = asked("a")
+    slot = turn.entries[0].slots[0]
+    assert (slot.state, slot.code, slot.effect_id, slot.attempt) == ("waiting", "child", "r1/0.0", 1)
+    assert (slot.waits_since_ms, turn.tool_calls, is_suspended(turn)) == (5, 1, True)
+    receipt = desk.receipt(turn, "r1/0.0")
+    assert desk.book.hold_for_child(receipt, 0, 0, at_ms=9) == ()
+    assert desk.book.lose_slots(turn, at_ms=9) == ()  # whoever takes the run over finds it waiting
+    desk.start(turn, 0, 0)
+    assert (slot.state, slot.code, slot.attempt, turn.tool_calls) == ("started", None, 1, 1)
+    assert not is_suspended(turn)
+    refused(desk, lambda: desk.book.give_back(receipt, 0, 0, at_ms=9), ConflictError, "has waited for its child")
+    desk.wait_for_child(turn, 0, 0)
+    desk.start(turn, 0, 0)
+    desk.receive(turn, 0, 0)
+    assert (slot.state, turn.tool_calls, turn.entries[0].complete) == ("done", 1, True)
+    read = Book(ReceiptMint())
+    restore(read, desk.facts)
+    assert picture(read) == picture(desk.book)
+
+
+def test_only_the_execution_that_is_under_way_waits_for_a_child_run() -> None:
+    desk = Desk()
+    turn = desk.open()
+    desk.take(turn, asking("a", "b"))
+    desk.start(turn, 0, 0)
+    other, own = desk.receipt(turn, "other"), desk.receipt(turn, "r1/0.0")
+    refused(desk, lambda: desk.book.hold_for_child(other, 0, 0, at_ms=5), ConflictError, "got another source")
+    refused(desk, lambda: desk.book.hold_for_child(own, 0, 1, at_ms=5), ConflictError, "got another source")
+    forged = ReceiptMint().receipt(invocation_id="r1/0.0", parent_id="r1")
+    refused(desk, lambda: desk.book.hold_for_child(forged, 0, 0, at_ms=5), ConflictError, "of this book's own effects")
+    refused(
+        desk,
+        lambda: desk.book.hold_slot(turn, 0, 0, kind="approval", at_ms=5),
+        ConflictError,
+        "got one that is started",
+    )
+    desk.receive(turn, 0, 0)
+    refused(desk, lambda: desk.book.hold_for_child(own, 0, 0, at_ms=5), ConflictError, "got one that is done")
+
+
+def test_a_call_that_waits_for_a_host_does_not_start() -> None:
+    desk, turn = held("a")
+    step = lambda: desk.book.start_slot(turn, 0, 0, effect_id="x", at_ms=5)  # noqa: E731
+    refused(desk, step, ConflictError, "expected a call that waits for its child run, got approval")
+
+
+@pytest.mark.parametrize("state", ["open", "skipped", "done", "failed"])
+def test_nobody_decides_about_a_call_that_waits_for_its_child_run(state: SlotState) -> None:
+    desk, turn = asked("a")
+    feedback = None if state == "open" else desk.feedback(turn, 0, 0)
+    rule = "expected a call that waits for a host, got one that waits for run 'r1/0.0': decide there"
+    refused(desk, deciding(desk, turn, state, feedback), ConflictError, rule)
+    settle = lambda: desk.book.settle_slot(  # noqa: E731
+        turn, 0, 0, state="done", feedback=desk.feedback(turn, 0, 0), author="Ann", at_ms=5
+    )
+    refused(desk, settle, ConflictError, "it waits for run 'r1/0.0'")
+
+
+def test_a_run_ends_with_a_call_that_waits_for_its_child_run_and_nobody_needs_to_say_so() -> None:
+    desk, turn = asked("a", "b")
+    desk.add(desk.book.end_run(turn, "cancelled", "cancelled", "the run was cancelled", author=None, at_ms=7))
+    texts = [slot.feedback.text for slot in turn.entries[0].slots if slot.feedback is not None]
+    assert texts == [
+        "The agent that this call asked was cancelled: the run was cancelled.",
+        "This call was not run: the run was cancelled.",
+    ]
+    assert turn.entries[0].slots[0].effect_id == "r1/0.0"
+    restore(Book(ReceiptMint()), desk.facts)
+
+
+def test_a_call_that_waits_for_its_child_run_is_skipped_once() -> None:
+    desk, turn = asked("a")
+    desk.skip(turn, 0, 0)
+    given = desk.feedback(turn, 0, 0, "not run")
+    again = desk.book.complete(turn, 0, 0, state="skipped", feedback=given, code="limit", at_ms=9)
+    assert again == ()
+    restore(Book(ReceiptMint()), desk.facts)
+
+
+@pytest.mark.parametrize(
+    ("back", "fields", "rule"),
+    [
+        (2, {"code": "approval"}, "expected a call that was started to wait for its child run"),
+        (2, {"code": None}, "expected a call that was started to wait for its child run"),
+        (2, {"effect_id": "other"}, "expected the execution that was started"),
+        (2, {"attempt": 2}, "expected the execution that was started"),
+        (2, {"author": "Ann"}, "or on a call that waits"),
+        (1, {"attempt": 2}, "expected the execution that was started"),
+        (1, {"effect_id": "other"}, "expected the execution that was started"),
+        (1, {"author": "Ann"}, "to go on, or to be skipped"),
+        (1, {"state": "open"}, "to go on, or to be skipped"),
+        (1, {"state": "done", "author": "Ann"}, "to go on, or to be skipped"),
+        (1, {"state": "unknown"}, "cannot become unknown"),
+    ],
+)
+def test_facts_of_waiting_for_a_child_that_cannot_be_are_refused(back: int, fields: dict[str, Any], rule: str) -> None:
+    desk, turn = asked("a")
+    desk.start(turn, 0, 0)
+    with pytest.raises(RestoreError, match=rule):
+        restore(Book(ReceiptMint()), moved(desk, len(desk.facts) - back, **fields))
+
+
+def test_an_open_call_that_is_said_to_wait_for_a_child_is_refused() -> None:
+    desk, _ = held("a")
+    with pytest.raises(RestoreError, match="expected the reason for which a call waits"):
+        restore(Book(ReceiptMint()), moved(desk, len(desk.facts) - 1, code="child"))
+
+
+def test_a_claim_that_is_said_to_be_given_back_after_its_child_waited_is_refused() -> None:
+    desk, turn = asked("a")
+    desk.start(turn, 0, 0)
+    back = msgspec.structs.replace(desk.facts[-1], state="open")
+    with pytest.raises(RestoreError, match="expected a first execution to be given back"):
+        restore(Book(ReceiptMint()), [*desk.facts, back])
+
+
+def test_an_execution_that_waits_for_its_child_run_takes_no_answer() -> None:
+    """(R83)"""
+    desk, turn = asked("a")
+    receipt, given = desk.receipt(turn, "r1/0.0"), desk.feedback(turn, 0, 0)
+    for state in ("done", "failed", "unknown"):
+        step = lambda state=state: desk.book.receive(receipt, 0, 0, state=state, feedback=given, at_ms=6)  # noqa: E731
+        refused(desk, step, ConflictError, "got one that waits for its child run")

@@ -1078,3 +1078,82 @@ def test_what_is_claimed_ahead_is_what_will_be_answered_past_calls_that_wait() -
     desk.run(turn, 0, 0)
     assert act(turn) == Answer(0, 2)
     assert ahead(turn, last, ledger, ROOMY, elapsed=0.0, answered=2) is None
+
+
+# -- calls that wait for their child runs
+
+
+def waits_for_child(desk: Desk, turn: Turn, *positions: int) -> None:
+    for position in positions:
+        desk.start(turn, 0, position)
+        desk.wait_for_child(turn, 0, position)
+
+
+def test_a_call_that_waits_for_its_child_run_is_asked_about_once_and_then_passed_over() -> None:
+    desk, turn = run_with(asking("a", "b", "c"))
+    waits_for_child(desk, turn, 0, 2)
+    assert act(turn) == Answer(0, 0)
+    assert act(turn, held={(0, 0)}) == Answer(0, 2)
+    assert act(turn, held={(0, 0), (0, 2)}) == Answer(0, 1)
+    assert act(turn, held={(1, 0), (1, 2)}) == Answer(0, 0)  # of another reply
+    desk.run(turn, 0, 1)
+    assert act(turn, held={(0, 0), (0, 2)}) == Suspend(0, (0, 2))
+    assert act(turn) == Answer(0, 0)
+
+
+def test_limits_leave_a_call_that_waits_for_its_child_run_alone_but_for_time() -> None:
+    """(R102)"""
+    desk, turn = run_with(asking("a"))
+    waits_for_child(desk, turn, 0)
+    for limits in (LoopLimits(max_model_calls=1), LoopLimits(max_tool_calls=1), LoopLimits(request_bytes=4200)):
+        assert act(turn, limits) == Answer(0, 0)
+        assert act(turn, limits, held={(0, 0)}) == Suspend(0, (0,))
+    assert act(turn, LoopLimits(max_seconds=1.0), elapsed=1.0) == Suspend(0, (0,))
+
+
+def test_a_call_that_waits_for_its_child_run_takes_no_tool_call_from_the_others() -> None:
+    desk, turn = run_with(asking("a", "b"))
+    waits_for_child(desk, turn, 0)
+    assert act(turn, LoopLimits(max_tool_calls=2), held={(0, 0)}) == Answer(0, 1)
+    few = act(turn, LoopLimits(max_tool_calls=1), held={(0, 0)})
+    assert few == Skip(0, (0, 1), "max_tool_calls", "the run reached its limit (max_tool_calls)")
+
+
+def test_what_nobody_knows_comes_before_a_child_run_that_waits() -> None:
+    desk, turn = run_with(asking("a", "b"))
+    waits_for_child(desk, turn, 0)
+    desk.start(turn, 0, 1)
+    desk.add(desk.book.lose_slots(turn, at_ms=9))
+    assert act(turn) == Wait((), (1,))
+
+
+def test_no_claim_is_made_ahead_of_a_child_run_that_is_to_be_asked() -> None:
+    desk, turn = run_with(asking("a", "b", "c"))
+    waits_for_child(desk, turn, 0, 2)
+    desk.start(turn, 0, 0)
+    assert turn.last is not None
+    given: Any = {"elapsed": 0.0}
+    assert ahead(turn, turn.last, ledger_of(ROOMY, turn), ROOMY, answered=0, **given) is None
+    given["held"] = {(0, 2)}
+    assert ahead(turn, turn.last, ledger_of(ROOMY, turn), ROOMY, answered=0, **given) == 1
+
+
+def test_an_end_that_began_with_a_child_run_is_gone_through_with() -> None:
+    """(R142)"""
+    desk, turn = run_with(asking("a", "b"))
+    waits_for_child(desk, turn, 0)
+    desk.skip(turn, 0, 0, code="cancelled")
+    assert act(turn) == Skip(0, (1,), "cancelled", "the run was cancelled")
+
+
+def test_an_end_that_began_with_an_approved_call_is_gone_through_with() -> None:
+    """(R142)"""
+    desk, turn = run_with(asking("a", "b"))
+    desk.add(desk.book.hold_slot(turn, 0, 0, kind="approval", at_ms=5))
+    digest = call_digest(turn, 0, 0)
+    approved = desk.book.decide_slot(
+        turn, 0, 0, digest=digest, state="open", code="approved", feedback=None, author="Ann", at_ms=6, max_bytes=99
+    )
+    desk.add(approved)
+    desk.skip(turn, 0, 0, code="max_seconds")
+    assert act(turn) == Skip(0, (1,), "max_seconds", "the run reached its limit (max_seconds)")

@@ -274,6 +274,17 @@ GOLDEN: Final[dict[str, Fact]] = {
         at_ms=1_700_000_000_650,
         code="approval",
     ),
+    "slot_moved_child": SlotMoved(
+        run_id="run-1",
+        origin_id="origin-1",
+        exchange=0,
+        position=1,
+        state="waiting",
+        at_ms=1_700_000_000_655,
+        effect_id="effect-2",
+        attempt=1,
+        code="child",
+    ),
     "slot_moved_approved": SlotMoved(
         run_id="run-1",
         origin_id="origin-1",

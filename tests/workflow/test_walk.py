@@ -17,6 +17,7 @@ from agentloop.errors import (
     BudgetError,
     LimitExceeded,
     ModelPending,
+    OutcomeError,
     PersistenceError,
     ProviderError,
     RunCancelled,
@@ -294,6 +295,7 @@ PROTECTED: list[Exception] = [
     RunPaused("r1"),
     ModelPending("r1", "a1"),
     UnsettledError("r1", ("a",), ()),
+    OutcomeError("waiting_for_approval", "approval", "r1"),
 ]
 
 
@@ -310,7 +312,15 @@ async def test_a_cancel_or_a_broken_contract_is_never_made_a_success(error: Exce
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("x"), ToolFailed("x"), ProviderError("x"), ExceptionGroup("g", [ValueError("x")])], ids=repr
+    "error",
+    [
+        ValueError("x"),
+        ToolFailed("x"),
+        ProviderError("x"),
+        OutcomeError("refused", "stop", "r1"),
+        ExceptionGroup("g", [ValueError("x")]),
+    ],
+    ids=repr,
 )
 async def test_any_other_error_is_business(error: Exception) -> None:
     """(R298)"""

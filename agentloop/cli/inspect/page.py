@@ -278,7 +278,8 @@ def _call(run: RunView, call: CallView) -> Iterator[str]:
     told.append(f"{size(call.argument_bytes)} in, {size(call.feedback_bytes)} out")
     if call.duration_ms is not None:
         told.append(f"took {duration(call.duration_ms)}")
-    yield f'<li><div class="head"><code><bdi>{_text(call.tool)}</bdi></code> {_pill(_standing(run, call), call.code)} '
+    why = "for its agent" if call.waits_for_child else call.code
+    yield f'<li><div class="head"><code><bdi>{_text(call.tool)}</bdi></code> {_pill(_standing(run, call), why)} '
     yield f'<span class="small">{" · ".join(told)}</span></div>'
     first = " ".join(call.arguments[:200].split())
     peek = f"<code>{_text(first[:90])}{'…' if len(first) > 90 else ''}</code>"

@@ -85,7 +85,7 @@ def run_view(row: RunRow, facts: list[Fact]) -> RunView:
     if view.ended_at_ms is None:
         view.state = "unfinished" if row.lease is None else "running"
         view.unsettled = 0 if row.lease is not None else _unsettled(view)
-        view.waiting = sum(call.state == "waiting" for call in view.calls)
+        view.waiting = sum(call.state == "waiting" and not call.waits_for_child for call in view.calls)
     return view
 
 
@@ -159,9 +159,9 @@ def _move(view: RunView, fact: SlotMoved) -> None:
     call.state, call.code = fact.state, fact.code
     call.effect_id = fact.effect_id or call.effect_id
     if fact.state == "started":
+        view.tool_calls += fact.attempt - call.executions  # none for one that goes on after it waited for its child
         call.executions, call.rerun, call.started_at_ms = fact.attempt, False, fact.at_ms
         call.converted = fact.converted
-        view.tool_calls += 1
     if fact.feedback is not None:
         call.feedback = "\n".join(item.text for item in fact.feedback.content if type(item) is TextContent)
         call.feedback_bytes, call.feedback_status = len(call.feedback.encode()), fact.feedback.status

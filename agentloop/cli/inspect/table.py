@@ -88,7 +88,7 @@ def store_lines(view: StoreView, style: Style) -> Iterator[str]:
             rows = [
                 [call.code or "", f"{call.exchange}.{call.position}", call.tool, call.arguments]
                 for call in run.calls
-                if call.state == "waiting"
+                if call.state == "waiting" and not call.waits_for_child
             ]
             yield from _table(["KIND", "WHERE", "WHAT", "ARGUMENTS"], rows, style)
 
@@ -238,6 +238,8 @@ def _call_word(call: CallView) -> str:
 
 
 def _call_state(call: CallView) -> str:
+    if call.waits_for_child:
+        return f"waiting for its agent, run {clean(call.effect_id or '')}"
     code = None if call.code == call.decided else call.code
     state = _why(call.state, code, call.author)
     if call.decided:

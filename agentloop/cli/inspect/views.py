@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from ...exchange import CallBasis, Checkpoint
+from ...exchange import CHILD, CallBasis, Checkpoint
 from ...messages import Usage
 
 __all__ = [
@@ -79,6 +79,11 @@ class CallView(View):
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
     duration_ms: int | None = None
+
+    @property
+    def waits_for_child(self) -> bool:
+        """Whether it waits for a run that an agent does for it: nobody decides about it itself."""
+        return self.state == "waiting" and self.code == CHILD
 
 
 class ReplyView(View):

@@ -17,7 +17,15 @@ from tests.exchange.desk import Desk
 from tests.messages.values import call, reply
 from tests.mortal import Ground
 
-__all__ = ["HOSTILE", "fill", "fill_with_recovery", "fill_with_steers", "fill_with_waiting", "left_behind"]
+__all__ = [
+    "HOSTILE",
+    "fill",
+    "fill_with_recovery",
+    "fill_with_steers",
+    "fill_with_waiting",
+    "fill_with_waiting_agent",
+    "left_behind",
+]
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'single' \x1b[31m\u202e\0"
 
@@ -154,3 +162,18 @@ async def fill_with_waiting(path: Path) -> None:
         ann, bob, _, _ = (await host.run(agent, "Pay.", run_id="paying")).waiting
         said: dict[str, al.Decision] = {ann.ref: al.Approve(author="Ada"), bob.ref: al.Deny("no", author="Bea")}
         await host.resume("paying", agent, decisions=said)
+
+
+async def fill_with_waiting_agent(path: Path) -> None:
+    """Fill a SQLite store with a run, ``asking``, that waits for the run of its agent, of which a call waits."""
+
+    @al.external
+    def ask(question: str) -> str:
+        """Ask a person."""
+
+    expert = al.Agent(name="expert", tools=[ask])
+    tool = al.delegate(expert, name="research", description="Find out.", tools=["ask"])
+    calls = [scripted(calls=[asked("research", task="t")]), scripted(calls=[asked("ask", question="Why?")])]
+    async with al.Runtime(ScriptedProvider(calls), store=SQLiteBackend(path)) as host:
+        await host.run(al.Agent(name="clerk", tools=[tool]), "Ask.", run_id="asking")
+        await host.resume("asking", al.Agent(name="clerk", tools=[tool]))

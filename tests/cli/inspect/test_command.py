@@ -18,7 +18,14 @@ from agentloop.cli import main
 from agentloop.persistence import write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider, call, reply
-from tests.cli.inspect.stores import HOSTILE, fill, fill_with_recovery, fill_with_steers, fill_with_waiting
+from tests.cli.inspect.stores import (
+    HOSTILE,
+    fill,
+    fill_with_recovery,
+    fill_with_steers,
+    fill_with_waiting,
+    fill_with_waiting_agent,
+)
 
 
 @pytest.fixture
@@ -489,3 +496,20 @@ def test_the_page_says_what_to_decide(capsys: pytest.CaptureFixture[str], waitin
     assert "approved by <bdi>Ada</bdi>" in said
     assert "denied by <bdi>Bea</bdi>" in said
     assert "<script" not in said
+
+
+def test_a_run_that_waits_for_its_agent_says_so_and_has_nothing_to_decide(
+    capsys: pytest.CaptureFixture[str], path: Path
+) -> None:
+    asyncio.run(fill_with_waiting_agent(path))
+    said = inspect(capsys, str(path))
+    assert "2 runs, 2 unfinished, 1 to decide" in said
+    assert "to decide in run asking/0.0\n" in said
+    assert "to decide in run asking\n" not in said
+    alone = inspect(capsys, str(path), "--run", "asking")
+    assert "call 0.0  research  waiting for its agent, run asking/0.0, 1 execution" in alone
+    assert "to decide" not in alone
+    runs = json.loads(inspect(capsys, str(path), "--json"))["runs"]
+    told = {run["run_id"]: (run["waiting"], run["unsettled"], run["tool_calls"]) for run in runs}
+    assert told == {"asking": (0, 0, 1), "asking/0.0": (1, 0, 0)}
+    assert "waiting: for its agent" in Page(inspect(capsys, str(path), "--html", "-")).text
