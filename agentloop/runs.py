@@ -10,10 +10,10 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from .agent import Agent
 from .basis import check_input, check_same
@@ -52,6 +52,9 @@ __all__ = ["Runs"]
 _log = logging.getLogger("agentloop.runtime")
 
 T = TypeVar("T")
+
+_EVENTS_A_MS: Final = 1_000
+"""More than a run tells."""
 
 _KEPT_RUNS = 128
 """Ended runs whose events a runtime still has, of those that it may let go."""
@@ -187,7 +190,16 @@ class Runs:
             if parent is not None and parent.live is not None:
                 anonymous = parent.live.anonymous  # it is kept as long as what it was done for
             return self._launch(
-                agent, asking, ref, options, anonymous=anonymous, kept=kept, wait=wait, begun=begun, parent=parent
+                agent,
+                asking,
+                ref,
+                options,
+                anonymous=anonymous,
+                kept=kept,
+                wait=wait,
+                begun=begun,
+                parent=parent,
+                numbers=None if new else self._numbers(ref),
             )
 
     async def open_within(
@@ -253,7 +265,15 @@ class Runs:
                         await self._store.commit(partial(_of, own, turn), run_id=ref)
                     anonymous = turn.opened.conversation is None and turn.opened.input_digest is None
                     live = self._launch(
-                        agent, asking, ref, options, anonymous=anonymous, kept=True, wait=wait, begun=begun
+                        agent,
+                        asking,
+                        ref,
+                        options,
+                        anonymous=anonymous,
+                        kept=True,
+                        wait=wait,
+                        begun=begun,
+                        numbers=self._numbers(ref),
                     )
                 except BaseException:
                     if self.sends.of(ref) is None:
@@ -527,23 +547,39 @@ class Runs:
         wait: float | None,
         begun: Begun | None,
         parent: Parent | None = None,
+        numbers: Iterator[int] | None = None,
     ) -> LiveRun:
         """Drive a run whose facts are here and which this runtime owns."""
         turn = self._store.book.turn(ref)
-        live = LiveRun(ref, Feed(), agent, self.pool, anonymous=anonymous, parent=parent)
+        before = self.live.get(ref)
+        feed = Feed() if before is None else before.feed.again()
+        live = LiveRun(ref, feed, agent, self.pool, anonymous=anonymous, parent=parent)
         checkpoint = turn.opened.checkpoint
         live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
         if checkpoint:
             live.sends, live.patience = self.sends, Patience(wait)
         if self._life.state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
-        scope = self._scope(agent, asking, live, options, turn, begun)
+        scope = self._scope(agent, asking, live, options, turn, begun, numbers)
         self.live[ref], live.emitter = live, scope.emitter
         driver = Eager(self._drive(scope, live, asking))
         live.task = driver.task(f"agentloop run {ref}")
         live.task.add_done_callback(retrieve)
         driver.begin()  # at once: its request need not wait for others that are opened meanwhile
         return live
+
+    def _numbers(self, ref: str) -> Iterator[int]:
+        """Where the events of a run that is taken up go on: after all that were told of it, here or elsewhere.
+
+        What another process told is not stored. By now it has told at most a thousand events for each
+        millisecond since the run was opened.
+        """
+        before = self.live.get(ref)
+        last = 0 if before is None else before.feed.last
+        if self._store.durable:
+            age = self._now_ms() - self._store.book.turn(ref).opened.at_ms
+            last = max(last, _EVENTS_A_MS * (max(age, 0) + 1))
+        return itertools.count(last + 1)
 
     def _ledger_of(self, agent: Agent[Any], parent: Parent | None = None) -> Ledger:
         limits = agent.limits
@@ -585,10 +621,12 @@ class Runs:
         options: RunOptions,
         turn: Turn,
         begun: Begun | None,
+        numbers: Iterator[int] | None,
     ) -> Scope:
         sink, deps = options.get("sink"), options.get("deps")
         ledger = self._ledger_of(agent, live.parent) if begun is None else begun.ledger
-        numbers = None if begun is None else begun.numbers
+        if numbers is None and begun is not None:
+            numbers = begun.numbers
         if turn.model_calls:  # of an earlier owner
             _note_spent(turn, ledger)
         return Scope(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -230,7 +231,7 @@ async def test_starting_it_again_reports_the_same(ground: Ground, bank: Bank) ->
             assert await runtime.submit(AGENT, "go", run_id="r", deps=bank) == "r"
             assert (await runtime.result("r")).waiting == waiting
         events = await follow_all(runtime, "r")
-        assert [event.type for event in events] == ["run.started", "run.ended"]
+        assert [event.type for event in events] == ["run.started", "run.ended"] * 2
 
 
 async def test_a_submitted_run_with_recovery_points_waits_as_any_other(ground: Ground, bank: Bank) -> None:
@@ -643,3 +644,27 @@ async def test_a_run_that_waits_and_is_asked_to_stop_ends_once_it_is_decided_abo
         assert (left.outcome, bank.paid) == ("waiting_for_approval", ["r/0.0"])
         end = await runtime.resume("r", AGENT, deps=bank, decisions={two.ref: al.Answer("x")})
         assert (end.outcome, end.reason) == ("incomplete", "stopped")
+
+
+async def test_a_reader_that_comes_back_after_a_resume_misses_nothing(ground: Ground, bank: Bank) -> None:
+    """The ids of a run go on, here and in another process, so that one after which to read is never taken twice."""
+    times = itertools.count(1_000_000, 2).__next__
+    async with ground.runtime(ScriptedProvider([BOTH, reply("Done.")]), now_ms=times) as runtime:
+        ref = await runtime.submit(AGENT, "go", run_id="r", deps=bank)
+        result = await runtime.result(ref)
+        first = [event async for event in runtime.follow(ref)]
+        halfway = first[2].event_id
+        await runtime.resume(
+            ref, AGENT, deps=bank, decisions={item.ref: al.Answer("ok") for item in result.waiting[:1]}
+        )
+        second = [event async for event in runtime.follow(ref, after=first[-1].event_id)]
+        assert [event.type for event in second] == ["run.started", "run.ended"]
+        assert [event async for event in runtime.follow(ref, after=halfway)] == [*first[3:], *second]
+    async with ground.runtime(ScriptedProvider([reply("Done.")]), now_ms=times) as runtime:
+        await runtime.resume(
+            ref, AGENT, deps=bank, decisions={item.ref: al.Answer("ok") for item in result.waiting[1:]}
+        )
+        third = [event async for event in runtime.follow(ref, after=second[-1].event_id)]
+        assert [third[0].type, third[-1].type] == ["run.started", "run.ended"]
+    sequences = [event.sequence for event in (*first, *second, *third)]
+    assert sequences == sorted(set(sequences))

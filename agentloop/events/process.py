@@ -20,6 +20,8 @@ no process, or in another one, nobody here is told.
 `ResendScheduled` comes only where a host asked for it (`ResendPolicy`), after the `ModelEnd` of an
 attempt that was refused; what ends the run while it waits leaves it without another model call. In
 a run that was taken up it may come first.
+A run that goes on after it had left off (it waited, was paused, or its process died) begins with `RunStarted`
+again. Its numbering goes on: no id stands for two events, and those of a later time are the larger ones.
 
 An engine tells of its own run in the same envelope (`agentloop.workflow`):
 

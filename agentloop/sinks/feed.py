@@ -38,6 +38,7 @@ class Feed:
         "_events",
         "_high",
         "_last",
+        "_own",
         "_pieces",
         "_room",
         "_sequences",
@@ -56,7 +57,7 @@ class Feed:
         self._room: asyncio.Future[None] | None = None
         self._attached: Follower | None = None
         self._high = high_water
-        self._last = 0
+        self._last = self._own = 0  # index of the first event that was not told before
         self.error: BaseException | None = None
         self.closed = False
 
@@ -80,6 +81,23 @@ class Feed:
         self.closed, self.error = True, error
         self._wake()
         self._free()
+
+    @property
+    def last(self) -> int:
+        """Sequence number of the newest event, 0 before the first."""
+        return self._last
+
+    def again(self) -> Feed:
+        """The log of the same run where it goes on after it had left off.
+
+        What was told of it since it began or went on the last time comes first, so that whoever has read
+        a part of that misses nothing. What is older is gone: a host may have it go on again and again.
+        """
+        feed = Feed(high_water=self._high)
+        feed._events, feed._sequences = self._events[self._own :], self._sequences[self._own :]
+        feed._own, feed._last = len(feed._events), self._last
+        feed._pieces = {at: pieces for at, pieces in self._pieces.items() if at in feed._sequences}
+        return feed
 
     @property
     def behind(self) -> bool:
