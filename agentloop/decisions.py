@@ -160,7 +160,9 @@ class CallRef(msgspec.Struct, frozen=True):
             raise InputError(f"decisions: expected the ref of a WaitingCall, a str, got {type(ref).__name__}")
         found = _REF().fullmatch(ref)
         if found is None:
-            raise InputError("decisions: expected the ref of a WaitingCall, got another text")
+            raise InputError(
+                "decisions: expected the ref of a WaitingCall, as Runtime.waiting lists them, got another text"
+            )
         return cls(found[1], int(found[2]), int(found[3]), found[4])
 
 

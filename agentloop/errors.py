@@ -654,9 +654,10 @@ class ApprovalFailed(ToolCrashed):
     may_have_been_processed = False
 
     def __str__(self) -> str:
+        error = "" if self.error_type.startswith(("a ", "an ")) else "the error "
         return (
             f"approval of tool {self.tool!r} in call {self.call_id!r}: expected a predicate that returns True or "
-            f"False, got {self.error_type}; the call did not run"
+            f"False, got {error}{self.error_type}; the call did not run"
         )
 
 

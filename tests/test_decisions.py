@@ -36,7 +36,10 @@ def test_a_reference_comes_apart_as_it_was_put_together(run: str, exchange: int,
     ],
 )
 def test_what_is_no_reference_is_refused(ref: str) -> None:
-    with pytest.raises(al.InputError, match=r"^decisions: expected the ref of a WaitingCall, got another text$"):
+    with pytest.raises(
+        al.InputError,
+        match=r"^decisions: expected the ref of a WaitingCall, as Runtime.waiting lists them, got another text$",
+    ):
         CallRef.read(ref)
 
 

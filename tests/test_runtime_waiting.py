@@ -340,7 +340,7 @@ async def test_a_predicate_that_raises_ends_the_run_and_nothing_runs(bank: Bank)
     agent = al.Agent(name="clerk", tools=[send, pay])
     script = [reply(calls=[call("send", to="Ann"), call("pay", to="Bob")])]
     async with al.Runtime(ScriptedProvider(script)) as runtime:
-        with pytest.raises(al.ApprovalFailed, match="got RuntimeError; the call did not run"):
+        with pytest.raises(al.ApprovalFailed, match="got the error RuntimeError; the call did not run"):
             await runtime.run(agent, "go", deps=bank, run_id="r")
         turn = runtime._store.book.turn("r")
         assert turn.closed is not None

@@ -91,9 +91,9 @@ async def run_tool(
         )
         if outcome.code != "timeout" or outcome.left or attempt > tool.policy.most_retries:
             return outcome
-        attempt += 1
-        if before_retry is not None and not await before_retry(attempt):
+        if before_retry is not None and not await before_retry(attempt + 1):
             return outcome
+        attempt += 1
 
 
 async def execute(
@@ -115,7 +115,7 @@ async def execute(
             work = lambda: tool.invoke(arguments, context)  # noqa: E731  # called once, here or in a thread
             value, error = await run_once(work, execution, is_async=tool.is_async, tool=tool, pool=pool)
     except OutOfTimeError as late:
-        outcome = _timed_out(tool, left=late.left)
+        outcome = _timed_out(tool, context.attempt, left=late.left)
     except NoThreadError as missing:
         text = f"The tool did not run: no thread was free for it within {tool.policy.timeout:g} s."
         outcome = ToolOutcome(kind="failed", result=ToolResult.error(text), code="no_thread", error=missing)
@@ -153,8 +153,9 @@ async def run_once(
     return await run(execution, work, seconds=tool.policy.timeout, grace=tool.policy.grace)
 
 
-def _timed_out(tool: Tool, *, left: bool) -> ToolOutcome:
-    seconds = f"The tool did not finish within {tool.policy.timeout:g} s."
+def _timed_out(tool: Tool, attempt: int, *, left: bool) -> ToolOutcome:
+    times = "" if attempt == 1 else f", {attempt} times"
+    seconds = f"The tool did not finish within {tool.policy.timeout:g} s{times}."
     if tool.policy.idempotent:
         result = ToolResult.error(f"{seconds} It is safe to call it again.")
         return ToolOutcome(kind="failed", result=result, code="timeout", left=left)

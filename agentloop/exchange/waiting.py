@@ -144,6 +144,8 @@ class Waiting(Recovery):
         if state not in OUTCOMES[slot.code or ""]:
             allowed = ", ".join(sorted(OUTCOMES[slot.code or ""]))
             rule = f"a call that waits ({slot.code}) cannot be {code}: expected it to become {allowed}"
+            if slot.code == "external":
+                rule += "; its result is given (Answer), or it is denied"
             raise ConflictError(where, rule)
         if feedback is not None:
             self._check_feedback(exchange, slot, feedback)

@@ -107,6 +107,12 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InputError(f"ToolPolicy.approval: expected None, 'required' or a function, got {got}")
         if callable(self.approval) and inspect.iscoroutinefunction(self.approval):
             raise InputError("ToolPolicy.approval: expected a function that is sync, got an async one")
+        if callable(self.approval):
+            try:
+                inspect.signature(self.approval).bind({}, None)
+            except (TypeError, ValueError) as error:
+                rule = f"expected a function that takes the arguments and a ToolContext: {error}"
+                raise InputError(f"ToolPolicy.approval: {rule}") from error
         if self.recovery is None or callable(self.recovery):
             return
         if self.recovery not in ("repeat", "settle"):

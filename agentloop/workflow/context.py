@@ -51,7 +51,7 @@ class NodeContext:
 
     @property
     def model(self) -> ModelPort:
-        """Model calls.
+        """Model calls, by ``invoke`` and ``prepare``; see `ModelPort`.
 
         Raises:
             InputError: the engine has no model.
@@ -63,12 +63,12 @@ class NodeContext:
 
     @property
     def tools(self) -> ToolPort:
-        """Tools."""
+        """Tools, by ``call``, which returns a `ToolAnswer`; see `ToolPort`."""
         return ToolPort(self._request, self._visit)
 
     @property
     def agents(self) -> AgentPort:
-        """Agents."""
+        """Agents, by ``run``, each a run of its own on the same budget; see `AgentPort`."""
         return AgentPort(self._request, self._visit)
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from ..errors import (
     PersistenceError,
     RunCancelled,
     RunPaused,
+    ToolDefinitionError,
     UnsettledError,
     WorkflowError,
 )
@@ -53,6 +54,7 @@ _PROTECTED: Final = (
     RunCancelled,
     RunPaused,
     ModelPending,
+    ToolDefinitionError,
     UnsettledError,
 )
 
@@ -133,7 +135,11 @@ class Walk(Generic[S, R]):
         for at, route in enumerate(node.routes):
             if route.when is None or _bool(route.when(view), node.id, f"routes[{at}].when"):
                 return at, route, view
-        raise WorkflowError("no_route", node.id, "expected a guard that takes its end, got none")
+        raise WorkflowError(
+            "no_route",
+            node.id,
+            "expected one of its guards to say yes, got none; a last route without when= takes what is left",
+        )
 
     def _result(self, node: Node, at: int, route: Route, view: S) -> R:
         value = route.complete

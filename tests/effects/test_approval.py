@@ -108,7 +108,7 @@ FAULTS: list[tuple[Callable[..., Any], str]] = [
     (lambda *_: None, "a value of type NoneType"),
     (lambda *_: "no", "a value of type str"),
     (lambda arguments, ctx: coroutine(arguments, ctx=ctx), "an awaitable of type coroutine"),
-    (lambda: True, "TypeError"),
+    (lambda *_: 1 + "", "TypeError"),  # type: ignore[operator]  # raised, as by a predicate that has a fault
 ]
 
 
@@ -129,6 +129,8 @@ async def test_an_async_predicate_is_refused_when_the_tool_is_made() -> None:
     assert inspect.iscoroutinefunction(coroutine)
     with pytest.raises(al.InputError, match="approval: expected a function that is sync"):
         paying(coroutine)
+    with pytest.raises(al.InputError, match="approval: expected a function that takes the arguments and a ToolContext"):
+        paying(lambda: True)
 
 
 @pytest.mark.parametrize("approval", ["required", lambda *_: True, lambda *_: 1 / 0])

@@ -158,7 +158,10 @@ async def test_the_first_route_whose_guard_says_so_is_taken() -> None:
     for tries, said in [(9, "many"), (2, "some"), (0, "few")]:
         assert await al.Engine(flow(node("a", None, *routes))).run(Draft(tries=tries)) == said
     error = await refused("no_route", node("a", None, *routes[:2]))
-    assert str(error) == "no_route: node 'a': expected a guard that takes its end, got none"
+    assert str(error) == (
+        "no_route: node 'a': expected one of its guards to say yes, got none; "
+        "a last route without when= takes what is left"
+    )
 
 
 @pytest.mark.parametrize("value", [None, 0, "", (1, 2)])
