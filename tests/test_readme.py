@@ -77,7 +77,9 @@ ASKED: dict[str, dict[str, Any]] = {
     "ask_notes": {"task": "When is the launch?"},
     "publish": {"title": "Launch"},
     "read_page": {"url": "https://example.org"},
+    "buy": {"what": "tea"},
     "reserve": {"sku": "M-1", "quantity": 2},
+    "shop": {"task": "Buy tea."},
 }
 """What the model of the fragments asks tools for; every other one for the plan."""
 
