@@ -123,13 +123,14 @@ class Conversations:
         runs that are asked with what came of it, are redacted first; the calls before such a run.
 
         Raises:
-            LostError: no such run. ConflictError: it, or a run on its conversation, has not ended;
-                or it names the runs that have to be redacted first.
+            LostError: no such run. ConflictError: it, or a run on its conversation, or the one that it was
+                done for, has not ended; or it names the runs that have to be redacted first.
             NotOwnerError: another process branches, redacts or forgets its conversation just now.
             PersistenceError: the store failed.
         """
         check_ref(ref)
         check_name("author", author)
+        await self._store.check_caller(ref)
         await self._runs.whole(self._store.redact(ref, author=author, at_ms=self._now_ms()))
         self._runs.live.pop(ref, None)
 
@@ -143,8 +144,8 @@ class Conversations:
         Raises:
             InputError: not exactly one of the two was given.
             LostError: nothing of that name is kept. ConflictError: a run of it goes on, here or in
-                another process, it is one turn of a conversation, or another conversation branched
-                off from it; nothing was dropped.
+                another process, it was done for a run that has not ended, it is one turn of a
+                conversation, or another conversation branched off from it; nothing was dropped.
             NotOwnerError: another process branches, redacts or forgets it just now.
         """
         if (conversation is None) == (ref is None):
@@ -154,7 +155,9 @@ class Conversations:
             runs = list((await self._store.conversation(conversation)).runs)
         else:
             check_ref(ref)
-            runs = [] if ref is None else [ref]
+            assert ref is not None, "one of the two is given"
+            await self._store.check_caller(ref)
+            runs = [ref]
         runs += await self._store.children_of(runs)
         await self._runs.whole(self._store.forget(runs))
         for run_id in runs:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypedDict, TypeVar
 
 import msgspec
 
-from .admission import digest_bytes
+from .admission import digest_bytes, is_unicode
 from .agent import Agent
 from .effects import Ledger, Patience, Sends, ToolPool
 from .errors import InputError, ModelPending, RunCancelled
@@ -72,6 +72,9 @@ class RunOptions(TypedDict, total=False):
 
 
 _INPUT_DOMAIN = "agentloop/input/v1"
+
+_REF_CHARS: Final = 1_024
+"""Longest id of a run: that of an agent's run is its caller's and a place."""
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -372,6 +375,9 @@ def check_ref(ref: Any) -> None:
     """Refuse a row, an error or a result in the place of the id that it has."""
     if type(ref) is not str:
         raise InputError(f"ref: expected the id of a run, a str, got {type(ref).__name__}")
+    if not 1 <= len(ref) <= _REF_CHARS or not is_unicode(ref):
+        got = f"{len(ref)} characters" if is_unicode(ref) else "a lone surrogate"
+        raise InputError(f"ref: expected the id of a run, 1 to {_REF_CHARS} characters of Unicode text, got {got}")
 
 
 def sequence_of(ref: str, after: str | None) -> int:

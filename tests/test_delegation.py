@@ -558,3 +558,117 @@ async def test_a_child_that_goes_on_elsewhere_is_waited_for_and_then_left_alone(
         medium.bury()
         await asyncio.wait({start})
         start.exception()
+
+
+@pytest.mark.parametrize("ends", ["cancel", "decide"])
+async def test_a_child_is_kept_until_its_caller_has_ended(ground: Ground, ends: str) -> None:
+    """Else its call would be made anew, and what ran in it would run twice (R8)."""
+    ran: list[str] = []
+
+    @al.tool(approval="required")
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    clerk = al.Agent(name="clerk", instructions="Read.", tools=[pay, sign])
+    ask = al.delegate(clerk, name="ask", description="Ask.", tools=["pay", "sign"])
+    script = [reply(calls=[call("ask", task="t")]), reply(calls=[call("pay"), call("sign", call_id="2")])]
+    async with ground.runtime(ScriptedProvider([*script, reply("done"), reply("well")])) as runtime:
+        result = await runtime.run(writer(ask), "go", run_id="r", deps=ran)
+        if ends == "cancel":
+            await runtime.cancel("r/0.0", author="Ann")
+        else:
+            assert isinstance(ask, Delegate)
+            decisions: dict[str, al.Decision] = {result.waiting[0].ref: al.Approve()}
+            await runtime.resume("r/0.0", ask.agent, deps=ran, decisions=decisions)
+        for refused in (runtime.forget(ref="r/0.0"), runtime.redact("r/0.0", author="Ann")):
+            with pytest.raises(al.ConflictError, match="expected the run that it was done for to have ended, 'r'"):
+                await refused
+        await runtime.resume("r", writer(ask), deps=ran)
+        assert ran == ["pay"]
+        await runtime.redact("r/0.0", author="Ann")
+        await runtime.forget(ref="r")
+        assert await ground.facts() == []
+
+
+async def test_what_a_childs_tool_left_over_holds_back_its_caller_and_the_next_child() -> None:
+    release, begun = asyncio.Event(), []
+
+    @al.tool(timeout=0.01, grace=0.01)
+    async def write() -> str:
+        """Write."""
+        begun.append("write")
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return "written"
+
+    @al.tool
+    async def own() -> str:
+        """Do it."""
+        begun.append("own")
+        return "done"
+
+    clerk = al.Agent(name="clerk", instructions="Read.", tools=[write])
+    ask = al.delegate(clerk, name="ask", description="Ask.", tools=["write"])
+    again = [reply(calls=[call("ask", task="t"), call("own", call_id="2")]), reply(calls=[call("write")]), reply("no")]
+    provider = ScriptedProvider(
+        [reply(calls=[call("ask", task="t")]), reply(calls=[call("write")]), reply("no"), *again]
+    )
+    async with al.Runtime(provider) as runtime:
+        limits = al.LoopLimits(max_model_calls=6)
+        await runtime.run(writer(ask, own, limits=limits), "go", run_id="r", conversation="c")
+        assert [left.run_id for left in runtime.left_over] == ["r/0.0"]
+        slots = {slot.call.name: slot.code for slot in runtime._store.book.turn("r").entries[1].slots}
+        release.set()
+    assert (begun, slots["own"]) == (["write"], "thread_busy")
+
+
+async def test_children_of_one_reply_hold_each_other_back() -> None:
+    release, left, begun = asyncio.Event(), asyncio.Event(), []
+
+    @al.tool(timeout=0.01, grace=0.01)
+    async def write() -> str:
+        """Write."""
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return "written"
+
+    @al.tool
+    async def wait() -> str:
+        """Wait until the other one is left over."""
+        await left.wait()
+        return "waited"
+
+    @al.tool
+    async def own() -> str:
+        """Do it."""
+        begun.append("own")
+        return "done"
+
+    def says(request: al.ModelRequest) -> Any:
+        task = request.messages[-1]
+        if task == al.UserMessage(content="go"):
+            asks = [call("ask", task="one"), call("ask", call_id="2", task="two")]
+            return reply("end") if request.exchanges else reply(calls=asks)
+        if task == al.UserMessage(content="one"):
+            if request.exchanges:
+                left.set()
+                return reply("one is over")
+            return reply(calls=[call("write")])
+        wanted = ["wait", "own"][len(request.exchanges) :]
+        return reply(calls=[call(wanted[0])]) if wanted else reply("two is over")
+
+    clerk = al.Agent(name="clerk", instructions="Read.", tools=[write, wait, own])
+    ask = al.delegate(clerk, name="ask", description="Ask.", tools=["write", "wait", "own"])
+    async with al.Runtime(ScriptedProvider([says] * 9)) as runtime:
+        limits = al.LoopLimits(max_parallel_tools=2)
+        await runtime.run(writer(ask, limits=limits), "go", run_id="r")
+        (slot,) = runtime._store.book.turn("r/0.1").entries[1].slots
+        release.set()
+    assert (begun, slot.call.name, slot.code) == ([], "own", "thread_busy")

@@ -408,19 +408,6 @@ async def test_cancelling_ends_no_run_that_only_has_the_name_of_one_below(ground
         start.exception()
 
 
-async def test_a_child_that_was_forgotten_is_begun_anew(ran: list[str]) -> None:
-    async with al.Runtime(model()) as runtime:
-        await runtime.run(clerk(), "shop:buy:tea", run_id="r", deps=ran)
-        await runtime.cancel("r/0.0")
-        await runtime.forget(ref="r/0.0")
-        with pytest.raises(al.OutcomeError, match="got running"):
-            await runtime.result("r")
-        (item,) = (await runtime.resume("r", clerk(), deps=ran)).waiting
-        assert item.run == "r/0.0"
-        await runtime.cancel("r")
-        assert await runtime.unfinished() == []
-
-
 async def test_a_run_that_is_cancelled_in_its_block_ends_the_agent_it_waits_for(ran: list[str]) -> None:
     async with al.Runtime(model()) as runtime:
         async with runtime.start(clerk(), "shop:buy:tea", deps=ran) as run:

@@ -404,3 +404,33 @@ async def test_a_collection_may_be_as_large_as_its_limit_and_no_larger() -> None
     assert (await run(size))[0].outcome == "completed"
     short, _ = await run(size - 1)
     assert (short.outcome, short.reason, short.tool_calls) == ("limit_reached", "collection_bytes", 0)
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+async def test_a_start_whose_claim_the_store_refused_is_not_charged(parallel: int) -> None:
+    """Of a ledger that several runs share nothing is lost for what never began."""
+
+    @al.tool
+    async def echo(text: str) -> str:
+        """Say it again."""
+        return text
+
+    total = al.Ledger(tool_calls=3)
+    limits = al.LoopLimits(max_parallel_tools=parallel)
+    agent = al.Agent(name="a", tools=[echo], limits=limits)
+    large = reply(calls=[call("echo", text="q" * 1_500), call("echo", call_id="2", text="p")])
+    for _ in range(3):
+        small = al.BookLimits(total_bytes=5_000)
+        async with al.Runtime(ScriptedProvider([large]), limits=small, ledger=total) as runtime:
+            with pytest.raises(al.LimitExceeded):
+                await runtime.run(agent, "go")
+    assert total.spent("tool_calls") == 0
+
+
+@pytest.mark.parametrize("ref", ["", "x" * 1_025, "r\ud800"], ids=["empty", "long", "surrogate"])
+async def test_what_no_run_can_be_called_is_refused_and_not_repeated(ref: str) -> None:
+    async with al.Runtime(ScriptedProvider([])) as runtime:
+        for asking in (runtime.result(ref), runtime.cancel(ref), runtime.steer(ref, "more"), runtime.output(ref, 0, 0)):
+            with pytest.raises(al.InputError, match=r"^ref: expected the id of a run, 1 to 1024 characters") as caught:
+                await asking
+            assert len(str(caught.value)) < 120

@@ -52,7 +52,9 @@ def why_waits(scope: Scope, slot: Slot, tool: Tool, arguments: dict[str, Any], *
     )
     try:
         needed: object = approval(dict(arguments), context)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a sync function's CancelledError is no cancel of the run
         kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         raise ApprovalFailed(tool.name, slot.call.id, effect_id, kind) from error
     if type(needed) is not bool:

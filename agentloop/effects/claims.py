@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from ..errors import BudgetError
+from ..errors import BudgetError, PersistenceError
 from ..exchange import Entry
 from ..messages import ToolFeedback
+from ..persistence import Step
 from ..tools import ArgumentsRefused, Tool
 from ..wire.call_text import malformed_feedback
 from .approval import Hold, why_waits
@@ -28,6 +29,7 @@ __all__ = [
     "beside",
     "busy_tool",
     "claim_next",
+    "commit_claim",
     "effect_id_of",
     "hindrance",
     "release",
@@ -67,7 +69,9 @@ def claim_next(
         return None
     try:
         claim = admitted(scope, exchange, position, entry)
-    except Exception:  # noqa: BLE001  # it is admitted again when its turn comes, and that is where it is told
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001  # of a host's code; it is asked again when its turn comes, and told there
         return None
     if not isinstance(claim, Claim) or hindrance(scope, claim.tool) is not None:
         return None
@@ -155,6 +159,21 @@ def release(scope: Scope, claim: Claim) -> None:
         scope.ledger_of(claim.tool).release("tool_calls")
 
 
+async def commit_claim(scope: Scope, step: Step, claim: Claim | None) -> bool:
+    """Commit a step that stores the claim of an execution as well; where it is refused, its start is put back.
+
+    Returns, and otherwise raises: as `Scope.commit`.
+    """
+    try:
+        return await scope.commit(step)
+    except PersistenceError:  # nobody knows whether it is stored
+        raise
+    except BaseException:
+        if claim is not None and not claim.goes_on:
+            release(scope, claim)
+        raise
+
+
 def effect_id_of(scope: Scope, exchange: int, position: int) -> str:
     """Identity of the execution of this call, the same when it is repeated."""
     return f"{scope.run_id}/{exchange}.{position}"
@@ -163,10 +182,19 @@ def effect_id_of(scope: Scope, exchange: int, position: int) -> str:
 def busy_tool(scope: Scope, tool: Tool | None = None) -> str | None:
     """A tool that has not ended though its call is over, of this run or an earlier turn of the conversation.
 
+    Runs that agents do for these belong to them, and have this one held back as well.
+
     Args:
         tool: what shall begin; giving the output of a run is no effect, and overlaps nothing.
     """
     if tool is not None and tool.name == scope.final:
         return None
-    known = None if scope.conversation is None else scope.store.book.conversation(scope.conversation)
-    return scope.pool.busy_in((scope.run_id,) if known is None else known.runs)
+    book, turn = scope.store.book, scope.turn
+    while turn.opened.parent is not None:  # a run that an agent does for another one belongs to that
+        caller = turn.opened.parent.rpartition("/")[0]
+        if not book.has_run(caller):
+            break
+        turn = book.turn(caller)
+    name = turn.opened.conversation
+    known = None if name is None else book.conversation(name)
+    return scope.pool.busy_in((turn.run_id,) if known is None else known.runs)

@@ -23,7 +23,7 @@ from ..persistence import Step
 from ..tools import Tool, ToolContext, cut_result
 from .approval import Hold, hold_call
 from .child import ChildWaits
-from .claims import Choose, Refusal, admitted, claim_next, hindrance, release, reserve, reserved
+from .claims import Choose, Refusal, admitted, claim_next, commit_claim, hindrance, release, reserve, reserved
 from .kept import LONGEST_NOTE, answer_of
 from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, run_tool
@@ -111,7 +111,7 @@ async def _claim(scope: Scope, exchange: int, position: int, choose: Choose | No
 
 async def store_claim(scope: Scope, claim: Claim) -> bool:
     """Store that an execution is about to begin, which is reserved; whether a cancel was held back meanwhile."""
-    return await scope.commit(lambda book: _start(book, scope, claim))
+    return await commit_claim(scope, lambda book: _start(book, scope, claim), claim)
 
 
 def _start(book: Book, scope: Scope, claim: Claim) -> Sequence[Fact]:
@@ -241,7 +241,7 @@ async def _answer(
     if claim is None:
         await scope.commit(step)
     else:
-        await scope.commit(lambda book: (*step(book), *_start(book, scope, claim)))
+        await commit_claim(scope, lambda book: (*step(book), *_start(book, scope, claim)), claim)
         scope.claim = claim
 
 

@@ -103,10 +103,12 @@ class ToolPool:
         return self.busy_in((run_id,))
 
     def busy_in(self, run_ids: Collection[str]) -> str | None:
-        """As `busy`, of any of these runs."""
+        """As `busy`, of any of these runs, and of those below them, whose ids begin with one of theirs and a slash."""
         if not self._left:
             return None
-        return next((left.tool for left in self.left_over if left.run_id in run_ids), None)
+        below = tuple(f"{run_id}/" for run_id in run_ids)
+        found = (left.tool for left in self.left_over if left.run_id in run_ids or left.run_id.startswith(below))
+        return next(found, None)
 
     async def wait_idle(self, seconds: float | None = None, *, run_id: str | None = None) -> int:
         """Wait until nothing is left over, of one run or of all.
@@ -253,7 +255,8 @@ class ToolPool:
             kind=kind,
             since_ms=self._now_ms(),
         )
-        self._left[key] = (left, asyncio.get_running_loop().time())
+        with self._lock:
+            self._left[key] = (left, asyncio.get_running_loop().time())
         _log.warning(
             "tool %s of run %s has not ended though its call is over (%s)", execution.tool, execution.run_id, kind
         )
@@ -331,11 +334,11 @@ class _Job(Generic[T]):
         """The caller goes, with or without an answer; say where the work is. One that waits never begins."""
         with self._pool._lock:
             state = self._state
-            if state == "running":
-                self._pool._leave(self, self._execution, "thread")
-            else:
+            if state != "running":
                 self._state = "over"
-        if state == "waiting":
+        if state == "running":  # what frees it runs in this thread, and so later
+            self._pool._leave(self, self._execution, "thread")
+        elif state == "waiting":
             self._free(None)
         return state
 

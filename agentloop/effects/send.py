@@ -18,7 +18,7 @@ from ..exchange import Book, Entry, Fact, RequestRef, RunOutcome
 from ..limits import SAFE_INTEGER
 from ..messages import ModelReply, ModelRequest, Usage
 from ..wire.deltas import ReasoningDelta, TextDelta
-from .claims import Choose, claim_next
+from .claims import Choose, claim_next, commit_claim
 from .collecting import Collecting
 from .detached import Patience, PendingSend, Preview, Sends
 from .reasons import code_of
@@ -358,10 +358,12 @@ class _Attempt:
         start = None if claim is None else (claim.position, claim.effect_id)
         converted = () if claim is None else claim.converted
         close = None if self._collecting is None else _end_of(reply, fault)
-        await scope.commit(
+        await commit_claim(
+            scope,
             lambda book: book.intake(
                 receipt, reply, at_ms=now, reserve=reserve, start=start, converted=converted, close=close
-            )
+            ),
+            claim,
         )
         self.ended, scope.claim = True, claim
 

@@ -207,9 +207,14 @@ def _raised(tool: Tool, error: BaseException) -> ToolOutcome:
 
 def _leaves(error: BaseException) -> list[BaseException]:
     """The errors of a group, which is how a task group inside a tool hands them on."""
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    found, waiting = [], [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseExceptionGroup):
+            waiting += reversed(one.exceptions)
+        else:
+            found.append(one)
+    return found
 
 
 def _is_declared(error: BaseException, errors: tuple[type[Exception], ...]) -> bool:

@@ -139,6 +139,18 @@ class ConversationStore(Store):
             calls = [ref for name in names for ref in await self._summaries_of(name) if ref not in run_ids]
             await super().forget([*run_ids, *dict.fromkeys(calls)])
 
+    async def check_caller(self, run_id: str) -> None:
+        """Refuse a run that an agent did for another one which has not ended: its call would be made anew.
+
+        Raises:
+            ConflictError: names the other run. LostError: no such run is held.
+        """
+        parent = (await self.turn(run_id)).opened.parent
+        caller = "" if parent is None else parent.rpartition("/")[0]
+        row = await self._read(lambda: self._backend.run(caller)) if caller else None
+        if row is not None and row.outcome is None:
+            raise ConflictError(f"run {run_id!r}", f"expected the run that it was done for to have ended, {caller!r}")
+
     async def children_of(self, run_ids: Sequence[str]) -> list[str]:
         """Runs that agents did for these; see `lineage.children_of`."""
         self._check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from agentloop.effects import Scope, answer_call, send
 from agentloop.effects.approval import why_waits
 from agentloop.exchange import Entry, SlotMoved
 from agentloop.messages import ToolFeedback
-from agentloop.testing import call, reply
+from agentloop.testing import ScriptedProvider, call, reply
 from tests.effects.stage import Stage
 
 ran: list[int] = []
@@ -164,3 +165,24 @@ async def test_a_call_that_a_host_decided_about_is_not_asked_about_again() -> No
     await answer_call(scope, 0, 0)
     assert await states(stage) == [("waiting", "approval"), ("open", "approved"), ("started", None), ("done", None)]
     assert ran == [3]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, type("Own", (BaseException,), {})])
+async def test_whatever_a_predicate_raises_the_call_before_keeps_its_answer(error: type[BaseException]) -> None:
+    """A sync function's CancelledError is nobody's cancel."""
+
+    def broken(arguments: dict[str, Any], ctx: Any) -> bool:
+        raise error
+
+    @al.tool
+    async def first() -> str:
+        """Do this first."""
+        return "done"
+
+    agent = al.Agent(name="a", tools=[first, paying(broken)])
+    asked_for = reply(calls=[call("first"), call("pay", amount=3, call_id="2")])
+    async with al.Runtime(ScriptedProvider([asked_for])) as runtime:
+        with pytest.raises(al.ApprovalFailed, match=error.__name__):
+            await runtime.run(agent, "go", run_id="r", deps=[])
+        slots = runtime._store.book.turn("r").entries[0].slots
+        assert [(slot.state, slot.code) for slot in slots] == [("done", None), ("skipped", "approval_failed")]

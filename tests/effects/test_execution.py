@@ -17,7 +17,7 @@ from agentloop.effects.pool import Execution
 from agentloop.errors import BudgetError, ToolDefinitionError
 from agentloop.exchange import Entry, Fact, SlotMoved
 from agentloop.messages import ToolFeedback, ToolResult
-from agentloop.testing import call, reply
+from agentloop.testing import ScriptedProvider, call, reply
 from agentloop.wire.call_text import MALFORMED_CALL
 from tests.effects.stage import Stage
 from tests.runs import SlowBackend
@@ -673,3 +673,23 @@ async def test_a_call_of_such_a_name_without_a_text_is_one_of_an_unknown_tool() 
     scope = await asked(stage)
     await answer_call(scope, 0, 0)
     assert scope.turn.entries[0].slots[0].code == "unknown_tool"
+
+
+async def test_arguments_whose_type_raises_a_cancel_cost_the_call_before_no_answer() -> None:
+    class Odd(msgspec.Struct):
+        n: int
+
+        def __post_init__(self) -> None:
+            raise asyncio.CancelledError
+
+    @al.tool
+    async def odd(of: Odd) -> None:
+        """Never."""
+
+    agent = al.Agent(name="a", tools=[double, odd])
+    asked_for = reply(calls=[call("double", n=2), call("odd", call_id="2", of={"n": 1})])
+    async with al.Runtime(ScriptedProvider([asked_for])) as runtime:
+        with pytest.raises((al.RunCancelled, asyncio.CancelledError)):
+            await runtime.run(agent, "go", run_id="r")
+        slots = runtime._store.book.turn("r").entries[0].slots
+        assert [slot.state for slot in slots] == ["done", "skipped"]

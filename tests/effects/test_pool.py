@@ -273,3 +273,52 @@ async def test_a_cancel_of_the_caller_leaves_a_thread_at_once(pool: ToolPool) ->
     assert pool.busy("r") == "stubborn"
     release.set()
     assert await pool.wait_idle(LONG) == 0
+
+
+async def test_a_log_handler_may_ask_what_is_left_over(pool: ToolPool) -> None:
+    release, seen = threading.Event(), []
+
+    class Asking(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(len(pool.left_over))
+
+    handler = Asking()
+    logging.getLogger("agentloop.effects").addHandler(handler)
+    try:
+        with pytest.raises(OutOfTimeError):
+            await pool.run_thread(ME, lambda: release.wait(LONG), seconds=SOON, grace=SOON)
+        release.set()
+        assert await pool.wait_idle(LONG) == 0
+    finally:
+        release.set()
+        logging.getLogger("agentloop.effects").removeHandler(handler)
+    assert seen == [1, 0]
+
+
+async def test_what_is_left_over_of_a_run_holds_back_those_above_it(pool: ToolPool) -> None:
+    release = threading.Event()
+    try:
+        with pytest.raises(OutOfTimeError):
+            await pool.run_thread(Execution("r/0.1", "slow"), lambda: release.wait(LONG), seconds=SOON, grace=SOON)
+        assert [pool.busy_in([run]) for run in ("r/0.1", "r", "r/0", "r/0.1/2.0", "r2")] == [
+            "slow",
+            "slow",
+            None,
+            None,
+            None,
+        ]
+    finally:
+        release.set()
+    assert await pool.wait_idle(LONG) == 0
+
+
+async def test_a_first_step_that_cancels_its_caller_has_it_cancelled(pool: ToolPool) -> None:
+    async def work() -> str:
+        for task in asyncio.all_tasks():
+            if task.get_name() == "caller":
+                task.cancel()
+        return "over at once"
+
+    caller = asyncio.create_task(pool.run_task(ME, work, seconds=LONG, grace=LONG), name="caller")
+    await asyncio.wait({caller})
+    assert caller.cancelled()

@@ -626,3 +626,17 @@ class TestSelection:
     async def test_an_interrupt_passes_through(self, pool: ToolPool) -> None:
         with pytest.raises(KeyboardInterrupt):
             await run(selection(name="t")(raising(KeyboardInterrupt())), pool)
+
+
+async def test_errors_in_a_group_of_groups_are_read_however_deep() -> None:
+    error: Exception = ToolFailed("deep")
+    for _ in range(5_000):
+        error = ExceptionGroup("g", [error])
+
+    @tool
+    async def nested() -> str:
+        """Fail."""
+        raise error
+
+    outcome = await run_tool(nested, {}, lambda _: context(), pool=ToolPool(1))
+    assert (outcome.kind, outcome.result and outcome.result.text) == ("failed", "deep")
