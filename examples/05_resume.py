@@ -63,7 +63,7 @@ def answer(request: al.ModelRequest) -> al.ModelReply:
 async def main(folder: Path) -> None:
     """What a service does when it starts: take up what an earlier process left, then go on."""
     shop = Shop(folder)
-    async with al.Runtime(provider([answer] * 3), store=folder / "facts.db", lease_seconds=1) as runtime:
+    async with al.Runtime(provider([answer] * 3), store=folder / "facts.db", lease_seconds=3) as runtime:
         left = await runtime.unfinished()
         if not left:
             await runtime.run(clerk, "Buy one M-1.", run_id=RUN, deps=shop)  # where the first process dies
