@@ -11,6 +11,7 @@ from benchmarks.__main__ import TOPICS, main
 from benchmarks.measure import Settings, compare
 
 
+@pytest.mark.timeout(240)  # of all topics, also beside other work
 def test_the_smoke_run_measures_every_topic_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rows.json"
     assert main(["--smoke", "--json", str(out)]) == 0
