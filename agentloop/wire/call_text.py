@@ -190,19 +190,29 @@ class ToolCallParser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         try:
             return _read(text)
         except AdmissionError as error:
-            at = "" if error.position is None else f" at character {error.position}"
-            where = at + ("" if error.path == "$" else f" ({error.path[:120]})")
-            reason = f"it is not one JSON text{where}: {error.rule}"
+            reason = self._broken(text, error)
         except CallTextRefused as refused:
             reason = refused.feedback
-        if not closed:
-            reason = f"the closing tag {self.closing} is missing, and {reason}"
-        elif self.opening in text:
-            reason = f"{self.opening} opens again before {self.closing}, and {reason}"
+        if not closed and self.closing in text:
+            reason += f", and {self.closing} stands in its strings only"
+        elif not closed:
+            reason += f", and the closing tag {self.closing} is missing"
         raise CallTextRefused(
             f"What follows {self.opening} is no call: {reason}. Expected "
             f'{self.opening}{{"name": …, "arguments": {{…}}}}{self.closing}, or an array of such objects.'
         )
+
+    def _broken(self, text: str, error: AdmissionError) -> str:
+        """Where the JSON breaks, and whether a code fence or another call begins there."""
+        broken_at = error.position or 0
+        at = "" if error.position is None else f" at character {error.position}"
+        where = at + ("" if error.path == "$" else f" ({error.path[:120]})")
+        reason = f"it is not one JSON text{where}: {error.rule}"
+        if text.startswith("```", broken_at):
+            reason += " (write it without code fences)"
+        if self.opening in text[broken_at:]:
+            reason += f", and {self.opening} opens again before {self.closing}"
+        return reason
 
     def write_call(self, call: ToolCall, /) -> str:
         """See `CallText.write_call`."""

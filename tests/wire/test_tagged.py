@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -114,6 +115,7 @@ def tokens(text: str, call_text: CallText) -> Iterator[tuple[str, str]]:
         yield "text", seen
         seen, at = "", at + len(call_text.opening)
         begin, inside, trusted = at, False, call_text.json_strings
+        since, after_string = at, False
         while at < size and (inside or not text.startswith(call_text.closing, at)):
             char = text[at]
             if inside and char == "\\" and at + 1 < size and text[at + 1] >= " ":
@@ -122,12 +124,22 @@ def tokens(text: str, call_text: CallText) -> Iterator[tuple[str, str]]:
                 inside = trusted = False
                 at -= char == "\\"
                 at += char == "\\"
+            elif char == '"' and inside:
+                inside, since, after_string = False, at + 1, True
             elif char == '"' and trusted:
-                inside = not inside
+                inside = trusted = begins_string(text[since:at], after_string)
             at += 1
         yield ("open" if at >= size else "body"), text[begin:at]
         at += len(call_text.closing)
     yield "text", seen
+
+
+def begins_string(gap: str, after_string: bool) -> bool:
+    """Whether JSON can go on with a string after what stands since the last one."""
+    last = gap.strip(" \t\r\n")[-1:]
+    words = re.split(r"[][{},: \t\r\n]", gap)
+    plain = all(re.sub("true|false|null|-?[0-9][0-9.eE+-]*", "", word) == "" for word in words)
+    return plain and (last in ("{", "[", ",", ":") or (last == "" and not after_string))
 
 
 def visible_of(parts: list[tuple[str, str]]) -> str:
@@ -254,8 +266,23 @@ def test_arguments_are_a_slice_of_what_the_model_wrote() -> None:
         (f"{OPEN}7{CLOSE}", "got an integer"),
         (f"{OPEN}[{OSLO}, null]{CLOSE}", "$[1]: expected an object, got null"),
         (f'{OPEN}{{"name": "{MALFORMED_CALL}"}}{CLOSE}', "names no function"),
-        (f"{OPEN}{OSLO[:-3]}", f"the closing tag {CLOSE} is missing, and it is not one JSON text at character 47"),
-        (f"{OPEN}{OSLO}\n{OPEN}{ROME}{CLOSE}", f"{OPEN} opens again before {CLOSE}"),
+        (f"{OPEN}{OSLO[:-3]}", f"end of the text, and the closing tag {CLOSE} is missing. Expected"),
+        (f"{OPEN}{{}}", f"got none, and the closing tag {CLOSE} is missing. Expected"),
+        (
+            f'{OPEN}{{"name": "a", "x": "{CLOSE} and more',
+            f"up to its closing quote, got the end of the text, and {CLOSE} stands in its strings only. Expected",
+        ),
+        (f'{OPEN}{{"name": "a", "x": "{CLOSE}"}}', f"got 'x', and {CLOSE} stands in its strings only. Expected"),
+        (
+            f"{OPEN}{OSLO}\n{OPEN}{ROME}{CLOSE}",
+            f"after one JSON value, and {OPEN} opens again before {CLOSE}. Expected",
+        ),
+        (f'{OPEN}{{"name": "{OPEN}", "arguments": oh}}{CLOSE}', "got a letter or digit. Expected"),
+        (f"{OPEN}{{'name':'it\"s'}}{CLOSE}", 'at character 1: expected a key in double quotes, got "\'". Expected'),
+        (
+            f"{OPEN}\n```json\n{OSLO}\n```\n{CLOSE}",
+            "at character 1: expected a JSON value, got '`' (write it without code fences). Expected",
+        ),
         (f"Well.{CLOSE}", f"{CLOSE} stands where no {OPEN} is open"),
     ],
 )
