@@ -17,6 +17,7 @@ what is between two tags, by the parser. Text that is no call is never mended: i
 from __future__ import annotations
 
 import functools
+import unicodedata
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -91,8 +92,8 @@ class CallText(Protocol):
     A value of it is part of a dialect: it is hashable, never changes, and equal values read and write the same.
 
     Attributes:
-        opening, closing: the tags around a call: 1 to 64 characters without white space; neither holds the
-            other.
+        opening, closing: the tags around a call: 1 to 64 characters without white space and control characters;
+            neither holds the other.
         json_strings: whether what is between the tags is JSON, so that a closing tag inside one of its strings
             is text; such a ``closing`` holds no quotation mark.
     """
@@ -296,6 +297,9 @@ def _require_tag(name: str, tag: object) -> None:
     assert isinstance(tag, str), "checked just now"
     if not 1 <= len(tag) <= _TAG_CHARS or tag.split() != [tag] or not is_unicode(tag):
         raise InputError(f"{name}: expected 1 to {_TAG_CHARS} characters without white space")
+    for at, char in enumerate(tag):
+        if unicodedata.category(char) == "Cc":
+            raise InputError(f"{name}: expected no control character, got U+{ord(char):04X} at character {at}")
 
 
 @functools.lru_cache(maxsize=64)
