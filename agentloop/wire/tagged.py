@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from ..admission import pattern
 from ..messages.parts import JsonText, ToolCall
-from .call_text import MALFORMED_CALL, CallText, CallTextRefused
+from .call_text import MALFORMED_CALL, CallText, CallTextRefused, read_calls
 from .written import WrittenText
 
 __all__ = ["TaggedText"]
@@ -93,7 +93,11 @@ class TaggedText:
         self.ended = False
 
     def feed(self, text: str) -> None:
-        """Take the next piece of the text."""
+        """Take the next piece of the text.
+
+        Raises:
+            InputError: ``call_text`` answered with what are no calls; the text cannot be read on.
+        """
         self.written.append(text)
         self.written_chars += len(text)
         data, at = self._held + text, 0
@@ -102,7 +106,11 @@ class TaggedText:
             at = self._read_call(data, at) if self._inside else self._read_text(data, at)
 
     def end(self) -> None:
-        """The text has ended: what was held back is what it is."""
+        """The text has ended: what was held back is what it is.
+
+        Raises:
+            InputError: as `feed`.
+        """
         if self.ended:
             return
         self.ended = True
@@ -227,11 +235,11 @@ class TaggedText:
         self._body.clear()
         self._inside = False
         try:
-            calls = self._call_text.parse(text, closed=closed)
+            calls = read_calls(self._call_text, text, closed=closed)
         except CallTextRefused as refused:
             self._malformed(text, refused.feedback)
             return
-        if not calls or any(call.name == MALFORMED_CALL for call in calls):
+        if any(call.name == MALFORMED_CALL for call in calls):
             self._malformed(text, f"What follows {self._call_text.opening} names no function.")
             return
         self._writing.add_call(text, [call.arguments for call in calls], first=len(self.calls))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agentloop.errors import InputError
 from agentloop.messages import ModelReply, Termination, Text, ToolCall
 from agentloop.wire import CallTextRefused, TextCall, ToolCallParser
 from agentloop.wire.call_text import MALFORMED_CALL, CallText
@@ -301,16 +302,83 @@ def test_a_broken_call_breaks_no_other() -> None:
     assert [call[1] for call in seen.calls] == [MALFORMED_CALL, "w"]
 
 
-def test_a_reader_that_finds_no_call_has_found_a_malformed_one() -> None:
-    """Nothing between two tags is dropped without a word."""
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "{'name':'it\"s'}",
+        '{"name": "f", "arguments": {"q": "it\'s 5" tall"}}',
+        '{"name": "f"} oops "',
+        '{name: "f}',
+        '{"name": tru"',
+        '{"name" "f',
+        '"" "',
+        '{"name": "f"}"',
+        '`"',
+        '\u00a0"',
+    ],
+)
+def test_a_quotation_mark_in_broken_json_swallows_no_call_and_no_text(broken: str) -> None:
+    """No string can begin there, so the next closing tag counts. (R342, R347)"""
+    text = f"{OPEN}{broken}{CLOSE} tail {OPEN}{OSLO}{CLOSE} end"
+    whole = split([text])
+    assert whole.visible == "tail end"
+    assert [call[1] for call in whole.calls] == [MALFORMED_CALL, "weather"]
+    assert CLOSE not in whole.faults["0"].partition("Expected <")[0]
+    assert split(text) == whole
+    for cut in range(len(text)):
+        assert split([text[:cut], text[cut:]]) == whole
 
-    class Blind(ToolCallParser, frozen=True, kw_only=True):
-        def parse(self, text: str, /, *, closed: bool) -> tuple[TextCall, ...]:
-            return ()
 
-    seen = split([f"{OPEN}{OSLO}{CLOSE}"], Blind())
-    assert seen.calls == [("call_0", MALFORMED_CALL, OSLO)]
-    assert "names no function" in seen.faults["0"]
+@pytest.mark.parametrize(
+    "before", ["", "[", " [ {} , [ ] ,", "[-1.5e+3,", '["", true,null ,false,\r\n\t', '{"":', '[["a"] , ']
+)
+def test_a_closing_tag_is_text_in_every_string_that_json_can_have(before: str) -> None:
+    """(R342)"""
+    seen = split([f'{OPEN}{before}"{CLOSE}"\n{CLOSE}ok'])
+    assert (seen.visible, len(seen.calls)) == ("ok", 1)
+
+
+class Odd(Arrow):
+    """A reader that may answer with anything; it raises what is an exception."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def parse(self, text: str, /, *, closed: bool) -> Any:
+        if callable(self.answer):
+            return self.answer()
+        return self.answer
+
+
+NO_CALLS = [
+    ("abc", "expected a tuple of 1 or more TextCall, got str"),
+    ([1], "expected a tuple of 1 or more TextCall, got list"),
+    ({"a": 1}, "expected a tuple of 1 or more TextCall, got dict"),
+    (5, "expected a tuple of 1 or more TextCall, got int"),
+    (None, "expected a tuple of 1 or more TextCall, got NoneType"),
+    ((), "expected a tuple of 1 or more TextCall, got none; raise CallTextRefused for no call"),
+    ((TextCall(name="f", arguments=""), "f"), "expected a TextCall at [1], got str"),
+    (lambda: (TextCall(name="\ud800", arguments=""),), "TextCall.name: expected text that UTF-8 can encode"),
+    (lambda: (TextCall(name="f", arguments="\ud800"),), "TextCall.arguments: expected text that UTF-8 can encode"),
+    (lambda: (TextCall(name=5, arguments=""),), "TextCall.name: expected str, got int"),  # type: ignore[arg-type]
+    (lambda: (TextCall(name="f", arguments=None),), "TextCall.arguments: expected str, got NoneType"),  # type: ignore[arg-type]
+    (lambda: CallTextRefused(5), "CallTextRefused.feedback: expected str, got int"),  # type: ignore[arg-type]
+    (lambda: CallTextRefused("\ud800"), "CallTextRefused.feedback: expected text that UTF-8 can encode"),
+    (lambda: CallTextRefused(""), "CallTextRefused.feedback: expected a non-empty string"),
+]
+
+
+@pytest.mark.parametrize(("answer", "said"), NO_CALLS)
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_reader_that_answers_with_no_calls_is_named(answer: object, said: str, closed: bool) -> None:
+    """Nothing between two tags is dropped without a word. (R342)"""
+    tagged = TaggedText(Odd(answer))
+    tagged.feed("a =>b")
+    with pytest.raises(InputError) as caught:
+        tagged.feed("<=") if closed else tagged.end()
+    assert str(caught.value).startswith(f"Dialect.call_text: Odd.parse: {said}")
+    assert type(caught.value) is InputError
+    assert tagged.calls == []
 
 
 def test_what_a_model_reads_of_a_malformed_call_is_short() -> None:
