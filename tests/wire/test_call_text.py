@@ -649,5 +649,15 @@ def test_a_reader_that_answers_with_no_calls_is_never_a_fault_of_the_stream(word
         assert all(said.startswith("Dialect.call_text: Blind.parse: ") for said in failures)
 
 
+def test_a_reply_that_could_not_be_read_at_its_end_is_none_later() -> None:
+    way = dialect("openai", call_text=Blind())
+    way = msgspec.structs.replace(way, done_absent=True, delta_after_finish=True)
+    assembler = ReplyAssembler(way)
+    assembler.feed(b"".join([FIRST, text(f"<tool_call>{OSLO}"), STOP, COUNTED]))
+    for _ in range(2):
+        with pytest.raises(InputError, match="Blind"):
+            assembler.finish()
+
+
 def test_a_vendor_error_is_one_in_text_too() -> None:
     assert refused(FIRST, text("<tool_call>"), event({"error": {"code": "x"}}), dialect=TAGGED).code == "vendor_error"

@@ -296,10 +296,12 @@ def test_what_is_no_call_is_answered_with_what_is_wrong_and_where(text: str, sai
     assert len(seen.faults["0"]) <= 560
 
 
-def test_a_broken_call_breaks_no_other() -> None:
+@pytest.mark.parametrize("broken", ['"\n', "no", "{'no': \"", '{"no" '])
+def test_a_broken_call_breaks_no_other(broken: str) -> None:
     whole = f'{OPEN}{{"name": "w", "arguments": {{"t": "{CLOSE}"}}}}{CLOSE}'
-    seen = split([f'{OPEN}"\n{CLOSE}{whole}'])
-    assert [call[1] for call in seen.calls] == [MALFORMED_CALL, "w"]
+    text = f"{OPEN}{broken}{CLOSE}{whole}"
+    for seen in (split([text]), split(text)):
+        assert [call[1] for call in seen.calls] == [MALFORMED_CALL, "w"]
 
 
 @pytest.mark.parametrize(
