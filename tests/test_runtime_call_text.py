@@ -289,3 +289,46 @@ async def test_one_call_alone_may_be_asked_for_in_text(replay_server: ReplayServ
     assert (malformed.value.code, beside.value.code) == ("malformed_call", "unexpected_text")
     assert "at character 1" in str(malformed.value.feedback)
     assert all("must call" not in request.body.decode() for request in replay_server.requests)
+
+
+class Odd(al.ToolCallParser, frozen=True, kw_only=True):
+    """Answers with something else where ``member`` says so; ``late`` only to a call that ran."""
+
+    member: str
+    late: bool = False
+
+    def parse(self, text: str, /, *, closed: bool) -> Any:
+        return None if self.member == "parse" else al.ToolCallParser.parse(self, text, closed=closed)
+
+    def write_result(self, call: al.ToolCall, feedback: al.ToolFeedback, /) -> Any:
+        odd = self.member == "write_result" and not (self.late and feedback.status == "error")
+        return None if odd else al.ToolCallParser.write_result(self, call, feedback)
+
+
+@pytest.mark.parametrize(
+    ("way", "requests", "asked"),
+    [
+        (Odd(member="parse"), 1, []),
+        (Odd(member="write_result"), 0, []),
+        (Odd(member="write_result", late=True), 1, ["Oslo"]),
+    ],
+)
+async def test_a_way_to_write_calls_that_answers_wrongly_is_named_and_the_conversation_goes_on(
+    replay_server: ReplayServer, tmp_path: Path, way: Odd, requests: int, asked: list[str]
+) -> None:
+    """Before a tool runs where that can be known; what ran is in the history. (R342)"""
+    replay_server.script(*[said(tagged(OSLO))] * requests)
+    deps = Weather()
+    odd = provider(replay_server, al.dialect("openai", call_text=way))
+    store = tmp_path / "store.db"
+    async with al.Runtime(odd, store=store) as runtime:
+        with pytest.raises(al.InputError, match=rf"^Dialect\.call_text: Odd\.{way.member}: expected .*, got NoneType$"):
+            await runtime.run(ASSISTANT, "Oslo?", deps=deps, conversation="c")
+        assert not await runtime.unfinished()
+    assert (len(replay_server.requests), deps.asked) == (requests, asked)
+    replay_server.script(said("Cold."))
+    async with al.Runtime(provider(replay_server), store=store) as runtime:
+        result = await runtime.run(ASSISTANT, "And now?", deps=deps, conversation="c")
+    assert (result.outcome, deps.asked) == ("completed", asked)
+    results = "<tool_response>\nIt is cold in Oslo.\n</tool_response>"
+    assert ({"role": "user", "content": results} in messages(replay_server)[-1]) == bool(asked)

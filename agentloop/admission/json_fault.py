@@ -204,11 +204,13 @@ def _unescape(body: str) -> str:
 
 
 def _name(char: str) -> str:
-    """A character as an error names it: punctuation by itself, everything else by its kind."""
+    """A character as an error names it: punctuation of ASCII by itself, everything else by its kind."""
     if not char:
         return "the end of the text"
-    if char in "{}[]:,\"'\\+-.#/*":
-        return f"{char!r}" if char != '"' else "a double quote"
+    if char == '"':
+        return "a double quote"
     if char.isascii() and char.isalnum():
         return "a letter or digit"
+    if "!" <= char <= "~":
+        return f"{char!r}"
     return "a byte order mark" if char == "\ufeff" else "another character"

@@ -45,7 +45,7 @@ class ReplyAssembler:
         done: ``[DONE]`` was read and the reply is complete; whatever follows is ignored.
     """
 
-    __slots__ = ("_draft", "_quick_bytes", "_ready", "_refusal", "_sse", "dialect", "done")
+    __slots__ = ("_draft", "_failure", "_quick_bytes", "_ready", "_sse", "dialect", "done")
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ReplyAssembler:
         self._draft = Draft(dialect, max_reply_bytes=max_reply_bytes)
         self._ready = False  # the next byte begins an event, which may be a plain delta
         self._quick_bytes = 0  # as far as here the body fits every limit, whatever it says
-        self._refusal: StreamRefused | None = None
+        self._failure: Exception | None = None
 
     @property
     def progress(self) -> int:
@@ -83,30 +83,42 @@ class ReplyAssembler:
 
         Raises:
             StreamRefused: any code of the table; the same again when fed once more.
+            InputError: the dialect's ``call_text`` answered with what are no calls; again so too.
         """
-        if self._ready and (deltas := self._feed_one(chunk)) is not None:
-            return deltas
-        if self._refusal is not None:
-            raise self._refusal
-        if self.done:
-            return []
-        block = self._sse.peek(chunk)
-        if block is None or (block and not self._read_block(chunk, block)):
-            self._read_lines(chunk)
-        self.done = self._draft.reply is not None
-        self._ready = self._draft.quick and self._sse.is_idle
-        return self._draft.show()
+        if self._failure is not None:
+            raise self._failure
+        try:
+            if self._ready and (deltas := self._feed_one(chunk)) is not None:
+                return deltas
+            if self.done:
+                return []
+            block = self._sse.peek(chunk)
+            if block is None or (block and not self._read_block(chunk, block)):
+                self._read_lines(chunk)
+            self.done = self._draft.reply is not None
+            self._ready = self._draft.quick and self._sse.is_idle
+            return self._draft.show()
+        except Exception as error:
+            self._failure = error
+            raise
 
     def finish(self) -> ModelReply:
         """The reply. Call it when `done`, or when the body has ended.
 
         Raises:
             StreamRefused: ``truncated``, ``missing_done``, or whatever `feed` raised.
+            InputError: as `feed`.
         """
-        if self._refusal is not None:
-            raise self._refusal
+        if self._failure is not None:
+            raise self._failure
         reply = self._draft.reply
-        return self._end() if reply is None else reply
+        if reply is not None:
+            return reply
+        try:
+            return self._end()
+        except Exception as error:
+            self._failure = error
+            raise
 
     def refusal(self, code: str, expected: str, got: str) -> StreamRefused:
         """The refusal for what only the driver sees (a clock, a reset), at the present position."""
@@ -310,6 +322,4 @@ class ReplyAssembler:
         return draft.reply
 
     def _refuse(self, fault: Fault, event: int, byte: int) -> NoReturn:
-        self._ready = False
-        self._refusal = fault.at(event, byte, dialect=self.dialect.name)
-        raise self._refusal from None
+        raise fault.at(event, byte, dialect=self.dialect.name) from None

@@ -17,6 +17,7 @@ what is between two tags, by the parser. Text that is no call is never mended: i
 from __future__ import annotations
 
 import functools
+import unicodedata
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -24,8 +25,8 @@ import msgspec
 from ..admission import is_unicode
 from ..admission.strict_json import parse
 from ..errors import AdmissionError, InputError
-from ..messages.feedback import ToolFeedback
-from ..messages.parts import ToolCall, require_type
+from ..messages.feedback import ToolFeedback, ToolResult
+from ..messages.parts import JsonText, ToolCall, require_type
 from ..messages.reply import ModelReply
 from ..messages.request import FunctionSpec, ModelOptions, ToolChoice
 from .catalogue import declared_tool
@@ -40,7 +41,9 @@ __all__ = [
     "ToolCallParser",
     "call_instruction",
     "malformed_feedback",
+    "read_calls",
     "require_call_text",
+    "written_result",
     "written_text",
 ]
 
@@ -58,14 +61,17 @@ class TextCall(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: not empty.
         arguments: the JSON text of the arguments exactly as the model wrote it; ``""`` where there are none.
+
+    Raises:
+        InputError: a member of another type or with a lone surrogate, or an empty name.
     """
 
     name: str
     arguments: str
 
     def __post_init__(self) -> None:
-        require_type("TextCall.name", self.name, str)
-        require_type("TextCall.arguments", self.arguments, str)
+        _require_text("TextCall.name", self.name)
+        _require_text("TextCall.arguments", self.arguments)
         if not self.name:
             raise InputError("TextCall.name: expected a non-empty string")
 
@@ -74,12 +80,19 @@ class CallTextRefused(InputError):
     """A text between the tags is no call. Nothing runs.
 
     Attributes:
-        feedback: what the model shall read: what was expected, what came, and where; up to 560 characters.
+        feedback: what the model shall read: what was expected, what came, and where; not empty, up to 560
+            characters.
+
+    Raises:
+        InputError: feedback that is no such text.
     """
 
     code = "malformed_call"
 
     def __init__(self, feedback: str) -> None:
+        _require_text("CallTextRefused.feedback", feedback)
+        if not feedback:
+            raise InputError("CallTextRefused.feedback: expected a non-empty string")
         super().__init__(feedback)
         self.feedback = feedback if len(feedback) <= _FEEDBACK_CHARS else feedback[: _FEEDBACK_CHARS - 1] + "…"
 
@@ -89,10 +102,13 @@ class CallText(Protocol):
     """One way to write calls in text. Plain objects may implement it.
 
     A value of it is part of a dialect: it is hashable, never changes, and equal values read and write the same.
+    What it writes is text that UTF-8 can encode; where it gives something else, an `InputError` names the member.
+    For each tool catalogue, `write_call` and `write_result` are asked for an example too, a call without arguments
+    of which nothing ran: what writes no text is found before a request is sent.
 
     Attributes:
-        opening, closing: the tags around a call: 1 to 64 characters without white space; neither holds the
-            other.
+        opening, closing: the tags around a call: 1 to 64 characters without white space and control characters;
+            neither holds the other.
         json_strings: whether what is between the tags is JSON, so that a closing tag inside one of its strings
             is text; such a ``closing`` holds no quotation mark.
     """
@@ -190,19 +206,29 @@ class ToolCallParser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         try:
             return _read(text)
         except AdmissionError as error:
-            at = "" if error.position is None else f" at character {error.position}"
-            where = at + ("" if error.path == "$" else f" ({error.path[:120]})")
-            reason = f"it is not one JSON text{where}: {error.rule}"
+            reason = self._broken(text, error)
         except CallTextRefused as refused:
             reason = refused.feedback
-        if not closed:
-            reason = f"the closing tag {self.closing} is missing, and {reason}"
-        elif self.opening in text:
-            reason = f"{self.opening} opens again before {self.closing}, and {reason}"
+        if not closed and self.closing in text:
+            reason += f", and {self.closing} stands in its strings only"
+        elif not closed:
+            reason += f", and the closing tag {self.closing} is missing"
         raise CallTextRefused(
             f"What follows {self.opening} is no call: {reason}. Expected "
             f'{self.opening}{{"name": …, "arguments": {{…}}}}{self.closing}, or an array of such objects.'
         )
+
+    def _broken(self, text: str, error: AdmissionError) -> str:
+        """Where the JSON breaks, and whether a code fence or another call begins there."""
+        broken_at = error.position or 0
+        at = "" if error.position is None else f" at character {error.position}"
+        where = at + ("" if error.path == "$" else f" ({error.path[:120]})")
+        reason = f"it is not one JSON text{where}: {error.rule}"
+        if text.startswith("```", broken_at):
+            reason += " (write it without code fences)"
+        if self.opening in text[broken_at:]:
+            reason += f", and {self.opening} opens again before {self.closing}"
+        return reason
 
     def write_call(self, call: ToolCall, /) -> str:
         """See `CallText.write_call`."""
@@ -286,13 +312,73 @@ def _require_tag(name: str, tag: object) -> None:
     assert isinstance(tag, str), "checked just now"
     if not 1 <= len(tag) <= _TAG_CHARS or tag.split() != [tag] or not is_unicode(tag):
         raise InputError(f"{name}: expected 1 to {_TAG_CHARS} characters without white space")
+    for at, char in enumerate(tag):
+        if unicodedata.category(char) == "Cc":
+            raise InputError(f"{name}: expected no control character, got U+{ord(char):04X} at character {at}")
+
+
+def _require_text(name: str, text: object) -> None:
+    require_type(name, text, str)
+    assert isinstance(text, str), "checked just now"
+    if not is_unicode(text):
+        raise InputError(f"{name}: expected text that UTF-8 can encode, got a lone surrogate")
+
+
+def _member(call_text: CallText, name: str) -> str:
+    """How an error names a member of a dialect's ``call_text``."""
+    return f"Dialect.call_text: {type(call_text).__name__}.{name}"
+
+
+def read_calls(call_text: CallText, text: str, *, closed: bool) -> tuple[TextCall, ...]:
+    """What `CallText.parse` says, checked.
+
+    Raises:
+        CallTextRefused: it is no call.
+        InputError: an answer that is no tuple of calls, or feedback or a call that is no text; names the member.
+    """
+    where = _member(call_text, "parse")
+    try:
+        calls: object = call_text.parse(text, closed=closed)
+    except CallTextRefused:
+        raise
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    if not isinstance(calls, tuple):
+        raise InputError(f"{where}: expected a tuple of 1 or more TextCall, got {type(calls).__name__}")
+    if not calls:
+        raise InputError(
+            f"{where}: expected a tuple of 1 or more TextCall, got none; raise CallTextRefused for no call"
+        )
+    for at, call in enumerate(calls):
+        if not isinstance(call, TextCall):
+            raise InputError(f"{where}: expected a TextCall at [{at}], got {type(call).__name__}")
+    return calls
+
+
+def written_result(call_text: CallText, call: ToolCall, feedback: ToolFeedback) -> str:
+    """What `CallText.write_result` says, checked.
+
+    Raises:
+        InputError: an answer that is no text; names the member.
+    """
+    said = call_text.write_result(call, feedback)
+    _require_text(_member(call_text, "write_result"), said)
+    return said
+
+
+def _written_call(call_text: CallText, call: ToolCall) -> str:
+    said = call_text.write_call(call)
+    _require_text(_member(call_text, "write_call"), said)
+    return said
 
 
 @functools.lru_cache(maxsize=64)
 def _catalogue_instruction(call_text: CallText, tools: tuple[FunctionSpec, ...]) -> str:
     said = call_text.format_instruction(tools)
-    if type(said) is not str or not is_unicode(said):
-        raise InputError("CallText.format_instruction: expected text that UTF-8 can encode")
+    _require_text(_member(call_text, "format_instruction"), said)
+    example = ToolCall(id="call_0", name=tools[0].name, arguments=JsonText(text="{}"))
+    _written_call(call_text, example)
+    written_result(call_text, example, ToolFeedback.of(example.id, ToolResult.error("Nothing ran.")))
     return said
 
 
@@ -302,7 +388,7 @@ def call_instruction(call_text: CallText, tools: tuple[FunctionSpec, ...], optio
     What ``tool_choice`` and ``parallel_tool_calls`` ask for is said in words, which a model may ignore.
 
     Raises:
-        AdmissionError, InputError: the instruction cannot be made.
+        AdmissionError, InputError: the instruction cannot be made, or a call or a result could not be written.
     """
     if not tools:
         return ""
@@ -324,11 +410,13 @@ def written_text(reply: ModelReply, native: dict[str, Any], call_text: CallText)
 
     Raises:
         AdmissionError: what is kept of the text does not fit the reply.
+        InputError: ``call_text`` writes a call as what is no text.
     """
     if "call_text" in native:
         kept = native["call_text"]
         return join_written(reply, kept.get("written") if type(kept) is dict else kept)
-    return "\n".join(call_text.write_call(item) if isinstance(item, ToolCall) else item.text for item in reply.output)
+    written = (_written_call(call_text, item) if isinstance(item, ToolCall) else item.text for item in reply.output)
+    return "\n".join(written)
 
 
 def malformed_feedback(reply: ModelReply, position: int) -> str | None:

@@ -40,7 +40,7 @@ from ..messages.request import (
     ToolChoice,
     UserMessage,
 )
-from .call_text import MALFORMED_CALL, CallText, ToolCallParser, call_instruction, written_text
+from .call_text import MALFORMED_CALL, CallText, ToolCallParser, call_instruction, written_result, written_text
 from .catalogue import declared_tool, schema_text
 from .dialect import Dialect
 
@@ -110,7 +110,7 @@ def encode_request(request: ModelRequest, *, model: str, dialect: Dialect) -> En
             that is not a JSON object; names the path.
         HistoryError: an exchange whose feedback does not answer its calls one by one (R32).
         InputError: ``extra`` names a member that is written here; a forced tool is not visible;
-            usage is switched off under a dialect that requires it.
+            usage is switched off under a dialect that requires it; the dialect's ``call_text`` writes what is no text.
     """
     if type(request) is not ModelRequest:
         raise AdmissionError("$", f"expected ModelRequest, got {type(request).__name__}")
@@ -143,7 +143,7 @@ def encode_message(message: Message, dialect: Dialect) -> bytes:
     """Encode one message; an exchange gives its assistant and tool messages, comma separated.
 
     Raises:
-        AdmissionError, HistoryError: as `encode_request`.
+        AdmissionError, HistoryError, InputError: as `encode_request`.
     """
     if type(message) not in _KINDS:
         raise AdmissionError("$", f"expected a message, got {type(message).__name__}")
@@ -223,7 +223,7 @@ def _encode_in_text(exchange: ModelExchange, dialect: Dialect, call_text: CallTe
     parts = [_json(message, f"{path}.reply")]
     if exchange.feedback:
         pairs = zip(reply.calls, exchange.feedback, strict=True)
-        results = "\n".join(call_text.write_result(call, item) for call, item in pairs)
+        results = "\n".join(written_result(call_text, call, item) for call, item in pairs)
         parts.append(_json({"role": "user", "content": results}, f"{path}.feedback"))
     return b",".join(parts)
 

@@ -7,7 +7,8 @@ The rules, none of which guesses:
 
 - A tag is a tag wherever it stands in the body: in a sentence and in a code fence too. Reasoning is not looked at.
 - A call goes from its opening tag to the next closing tag. Where calls are JSON a closing tag inside a string
-  of it is text; once the JSON breaks, at a control character in a string (a line break, mostly), it counts.
+  of it is text. Once the JSON breaks it counts, whatever quotation marks there are: at a control character in a
+  string (a line break, mostly), or at a quotation mark where no string can begin (after a word, or another string).
 - A closing tag alone, and whatever the parser refuses, is a malformed call. One without its closing tag goes
   to the end of the reply, and the parser decides whether it is complete.
 - White space next to a tag is not text; between two pieces of text the first run of it stays, or a line break stands
@@ -21,13 +22,15 @@ from typing import Any, Final
 
 from ..admission import pattern
 from ..messages.parts import JsonText, ToolCall
-from .call_text import MALFORMED_CALL, CallText, CallTextRefused
+from .call_text import MALFORMED_CALL, CallText, CallTextRefused, read_calls
 from .written import WrittenText
 
 __all__ = ["TaggedText"]
 
 _SPACE: Final = " \t\r\n"
 _IN_STRING: Final = pattern(r'(?:[^"\\\x00-\x1f]++|\\[^\x00-\x1f])*+')
+_OUTSIDE: Final = pattern(r'"?+(?:[][{},: \t\r\n]++|-?+[0-9][-+.eE0-9]*+|true|false|null)*+')
+"""What can stand between two strings of a JSON text, with the closing quotation mark of the first."""
 
 
 class TaggedText:
@@ -48,6 +51,7 @@ class TaggedText:
         "_closing",
         "_end",
         "_faults",
+        "_gap",
         "_held",
         "_inside",
         "_past_call",
@@ -69,11 +73,12 @@ class TaggedText:
         self._call_text = call_text
         self._tag = re.compile(f"{opening}|{closing}")
         self._closing = re.compile(closing)
-        self._end = re.compile(f'"|{closing}' if call_text.json_strings else closing)
+        self._end = re.compile(f'"|{closing}')
         self._held = ""  # what may be the beginning of a tag, or of an escape; shorter than a tag
         self._inside = False  # after an opening tag
         self._string = False  # in a string of its JSON
-        self._broken = False  # its JSON is broken, so that quotation marks say nothing
+        self._broken = False  # it is no JSON, or broken, so that quotation marks say nothing
+        self._gap: list[str] = []  # its JSON since the last string, with the end of that one
         self._body: list[str] = []  # of the call, so far
         self.fresh: list[str] = []
         self._space: list[str] = []  # white space that may turn out to stand next to a tag
@@ -88,7 +93,11 @@ class TaggedText:
         self.ended = False
 
     def feed(self, text: str) -> None:
-        """Take the next piece of the text."""
+        """Take the next piece of the text.
+
+        Raises:
+            InputError: ``call_text`` answered with what are no calls; the text cannot be read on.
+        """
         self.written.append(text)
         self.written_chars += len(text)
         data, at = self._held + text, 0
@@ -97,7 +106,11 @@ class TaggedText:
             at = self._read_call(data, at) if self._inside else self._read_text(data, at)
 
     def end(self) -> None:
-        """The text has ended: what was held back is what it is."""
+        """The text has ended: what was held back is what it is.
+
+        Raises:
+            InputError: as `feed`.
+        """
         if self.ended:
             return
         self.ended = True
@@ -138,7 +151,7 @@ class TaggedText:
         self._sealed = bool(self._space)
         if found[0] == self._call_text.opening:
             self._inside = True
-            self._broken = False
+            self._broken = not self._call_text.json_strings
         else:
             opening = self._call_text.opening
             self._malformed("", f"{found[0]} stands where no {opening} is open, so there is no call before it.")
@@ -146,7 +159,8 @@ class TaggedText:
 
     def _read_call(self, data: str, at: int) -> int:
         """Read on to the call's end and past it, or to the end of the data; where it came to."""
-        begin, closing = at, self._call_text.closing
+        begin = gap = at
+        closing = self._call_text.closing
         while True:
             if self._string:
                 matched = _IN_STRING().match(data, at)
@@ -156,18 +170,26 @@ class TaggedText:
                     return self._hold(data, begin, at)
                 self._string = False
                 self._broken = data[at] != '"'
+                gap = at
                 at += 1
                 continue
             found = (self._closing if self._broken else self._end).search(data, at)
             if found is None:
-                return self._hold(data, begin, _begun(data, at, closing))
+                end = _begun(data, at, closing)
+                if not self._broken:
+                    self._gap.append(data[gap:end])
+                return self._hold(data, begin, end)
             at = found.end()
             if found[0] == closing:
+                self._gap.clear()
                 self._body.append(data[begin : found.start()])
                 self._settle(closed=True)
                 self._writing.add(closing)
                 return at
-            self._string = True
+            self._gap.append(data[gap : found.start()])
+            self._string = _may_begin_string("".join(self._gap))
+            self._broken = not self._string
+            self._gap.clear()
 
     def _hold(self, data: str, begin: int, end: int) -> int:
         """Take the data up to ``end`` for what it is, and keep the rest until more has come."""
@@ -213,11 +235,11 @@ class TaggedText:
         self._body.clear()
         self._inside = False
         try:
-            calls = self._call_text.parse(text, closed=closed)
+            calls = read_calls(self._call_text, text, closed=closed)
         except CallTextRefused as refused:
             self._malformed(text, refused.feedback)
             return
-        if not calls or any(call.name == MALFORMED_CALL for call in calls):
+        if any(call.name == MALFORMED_CALL for call in calls):
             self._malformed(text, f"What follows {self._call_text.opening} names no function.")
             return
         self._writing.add_call(text, [call.arguments for call in calls], first=len(self.calls))
@@ -231,6 +253,11 @@ class TaggedText:
 
     def _add(self, name: str, arguments: str) -> None:
         self.calls.append(ToolCall(id=f"call_{len(self.calls)}", name=name, arguments=JsonText(text=arguments)))
+
+
+def _may_begin_string(gap: str) -> bool:
+    """Whether a string of a JSON text can begin after what stood since the last one; True where the JSON begins."""
+    return gap.rstrip(_SPACE)[-1:] in "{[,:" and _OUTSIDE().fullmatch(gap) is not None
 
 
 def _begun(data: str, at: int, *tags: str) -> int:

@@ -95,6 +95,12 @@ def test_plain_json_is_read(text: str | bytes, value: Any) -> None:
         ('"abc', "$", 4, "closing quote"),
         ("tru", "$", 0, "value"),
         ("/* no */ 1", "$", 0, "value"),
+        ("```json\n{}```", "$", 0, "got '`'"),
+        ("[<a>]", "$[0]", 1, "got '<'"),
+        ("{'a': 1}", "$", 1, 'got "\'"'),
+        ("[s]", "$[0]", 1, "got a letter or digit"),
+        ("[\x7f]", "$[0]", 1, "got another character"),
+        ("[é]", "$[0]", 1, "got another character"),
     ],
 )
 def test_what_is_not_strict_json_is_refused_with_path_rule_and_position(

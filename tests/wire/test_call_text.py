@@ -37,6 +37,7 @@ from agentloop.wire import (
     CallDelta,
     Delta,
     Dialect,
+    ReplyAssembler,
     TextDelta,
     ToolCallParser,
     check_stream,
@@ -320,6 +321,10 @@ def test_what_is_no_way_to_write_calls_is_refused_by_name(value: Any, said: str)
         ({"opening": "x" * 65}, "ToolCallParser.opening: expected 1 to 64 characters"),
         ({"closing": "<a b>"}, "ToolCallParser.closing: expected 1 to 64 characters without white space"),
         ({"closing": "\ud800"}, "ToolCallParser.closing: "),
+        ({"closing": "\x01E"}, "ToolCallParser.closing: expected no control character, got U+0001 at character 0"),
+        ({"opening": "<\x00>"}, "ToolCallParser.opening: expected no control character, got U+0000 at character 1"),
+        ({"result_closing": "a\x7f"}, "result_closing: expected no control character, got U+007F at character 1"),
+        ({"closing": "\x9c"}, "ToolCallParser.closing: expected no control character, got U+009C at character 0"),
         ({"opening": 7}, "ToolCallParser.opening: expected str, got int"),
         ({"result_opening": " "}, "ToolCallParser.result_opening: "),
         ({"opening": "<c>", "closing": "<c>>"}, "neither holds the other"),
@@ -565,13 +570,93 @@ def test_requests_in_turn_for_different_tools_and_messages_do_not_mix() -> None:
     assert asked((one, user), way=OPENAI)[0]["messages"][0]["content"] == "one"
 
 
-def test_an_instruction_that_is_no_text_is_refused() -> None:
-    class Odd(ToolCallParser, frozen=True, kw_only=True):
-        def format_instruction(self, specs: tuple[FunctionSpec, ...], /) -> Any:
-            return 7
+NO_TEXTS = [
+    (7, "expected str, got int"),
+    (None, "expected str, got NoneType"),
+    ("\ud800", "expected text that UTF-8 can encode, got a lone surrogate"),
+]
 
-    with pytest.raises(InputError, match="format_instruction"):
-        asked((UserMessage(content="hi"),), way=dialect("openai", call_text=Odd()))
+
+class Odd(ToolCallParser, frozen=True, kw_only=True):
+    """Writes something else in one member; of its tools' calls only where ``tool`` is."""
+
+    member: str
+    answer: Any
+    tool: str = ""
+
+    def _said(self, member: str, said: str, tool: str = "") -> Any:
+        return self.answer if member == self.member and self.tool in ("", tool) else said
+
+    def format_instruction(self, specs: tuple[FunctionSpec, ...], /) -> Any:
+        return self._said("format_instruction", ToolCallParser.format_instruction(self, specs))
+
+    def write_call(self, call: ToolCall, /) -> Any:
+        return self._said("write_call", ToolCallParser.write_call(self, call), call.name)
+
+    def write_result(self, call: ToolCall, feedback: ToolFeedback, /) -> Any:
+        return self._said("write_result", ToolCallParser.write_result(self, call, feedback), call.name)
+
+
+@pytest.mark.parametrize(("answer", "said"), NO_TEXTS)
+@pytest.mark.parametrize("member", ["format_instruction", "write_call", "write_result"])
+def test_what_writes_no_text_is_named_before_a_request_with_tools_is_made(
+    member: str, answer: object, said: str
+) -> None:
+    """(R342)"""
+    with pytest.raises(InputError) as caught:
+        asked((UserMessage(content="hi"),), way=dialect("openai", call_text=Odd(member=member, answer=answer)))
+    assert str(caught.value) == f"Dialect.call_text: Odd.{member}: {said}"
+    body, _ = asked((UserMessage(content="hi"),), way=dialect("openai", call_text=Odd(member="", answer=7)))
+    assert len(body["messages"]) == 2
+
+
+@pytest.mark.parametrize(("answer", "said"), NO_TEXTS)
+@pytest.mark.parametrize("member", ["write_call", "write_result"])
+def test_what_writes_no_text_for_one_call_is_named_when_it_does(member: str, answer: object, said: str) -> None:
+    """(R342)"""
+    item = ToolCall(id="x", name="note", arguments=JsonText(text="{}"))
+    reply = ModelReply(id="", model="", output=(item,), termination=Termination.of("tool_calls"), usage=None)
+    way = dialect("openai", call_text=Odd(member=member, answer=answer, tool="note"))
+    asked((UserMessage(content="hi"),), tools=(WEATHER,), way=way)
+    with pytest.raises(InputError) as caught:
+        encode_message(answered(reply, "1"), way)
+    assert str(caught.value) == f"Dialect.call_text: Odd.{member}: {said}"
+
+
+class Blind(ToolCallParser, frozen=True, kw_only=True):
+    def parse(self, text: str, /, *, closed: bool) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("finish", [STOP, CALLED], ids=["stop", "tool_calls"])
+@pytest.mark.parametrize("words", [f"<tool_call>{OSLO}</tool_call> and more", f"<tool_call>{OSLO}"])
+def test_a_reader_that_answers_with_no_calls_is_never_a_fault_of_the_stream(words: str, finish: bytes) -> None:
+    """However the stream is read, and when it is read on. (R342)"""
+    way = dialect("openai", call_text=Blind())
+    events = streamed(words, finish=finish)
+    body = b"".join(events)
+    for reads in ([body], events, [body[at : at + 1] for at in range(len(body))]):
+        assembler = ReplyAssembler(way)
+        failures = []
+        for read in reads:
+            try:
+                assembler.feed(read)
+            except InputError as error:
+                failures.append(str(error))
+        with pytest.raises(InputError, match=r"^Dialect\.call_text: Blind\.parse: expected a tuple"):
+            assembler.finish()
+        assert failures
+        assert all(said.startswith("Dialect.call_text: Blind.parse: ") for said in failures)
+
+
+def test_a_reply_that_could_not_be_read_at_its_end_is_none_later() -> None:
+    way = dialect("openai", call_text=Blind())
+    way = msgspec.structs.replace(way, done_absent=True, delta_after_finish=True)
+    assembler = ReplyAssembler(way)
+    assembler.feed(b"".join([FIRST, text(f"<tool_call>{OSLO}"), STOP, COUNTED]))
+    for _ in range(2):
+        with pytest.raises(InputError, match="Blind"):
+            assembler.finish()
 
 
 def test_a_vendor_error_is_one_in_text_too() -> None:

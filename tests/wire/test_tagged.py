@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agentloop.errors import InputError
 from agentloop.messages import ModelReply, Termination, Text, ToolCall
 from agentloop.wire import CallTextRefused, TextCall, ToolCallParser
 from agentloop.wire.call_text import MALFORMED_CALL, CallText
@@ -114,6 +116,7 @@ def tokens(text: str, call_text: CallText) -> Iterator[tuple[str, str]]:
         yield "text", seen
         seen, at = "", at + len(call_text.opening)
         begin, inside, trusted = at, False, call_text.json_strings
+        since, after_string = at, False
         while at < size and (inside or not text.startswith(call_text.closing, at)):
             char = text[at]
             if inside and char == "\\" and at + 1 < size and text[at + 1] >= " ":
@@ -122,12 +125,22 @@ def tokens(text: str, call_text: CallText) -> Iterator[tuple[str, str]]:
                 inside = trusted = False
                 at -= char == "\\"
                 at += char == "\\"
+            elif char == '"' and inside:
+                inside, since, after_string = False, at + 1, True
             elif char == '"' and trusted:
-                inside = not inside
+                inside = trusted = begins_string(text[since:at], after_string)
             at += 1
         yield ("open" if at >= size else "body"), text[begin:at]
         at += len(call_text.closing)
     yield "text", seen
+
+
+def begins_string(gap: str, after_string: bool) -> bool:
+    """Whether JSON can go on with a string after what stands since the last one."""
+    last = gap.strip(" \t\r\n")[-1:]
+    words = re.split(r"[][{},: \t\r\n]", gap)
+    plain = all(re.sub("true|false|null|-?[0-9][0-9.eE+-]*", "", word) == "" for word in words)
+    return plain and (last in ("{", "[", ",", ":") or (last == "" and not after_string))
 
 
 def visible_of(parts: list[tuple[str, str]]) -> str:
@@ -254,8 +267,23 @@ def test_arguments_are_a_slice_of_what_the_model_wrote() -> None:
         (f"{OPEN}7{CLOSE}", "got an integer"),
         (f"{OPEN}[{OSLO}, null]{CLOSE}", "$[1]: expected an object, got null"),
         (f'{OPEN}{{"name": "{MALFORMED_CALL}"}}{CLOSE}', "names no function"),
-        (f"{OPEN}{OSLO[:-3]}", f"the closing tag {CLOSE} is missing, and it is not one JSON text at character 47"),
-        (f"{OPEN}{OSLO}\n{OPEN}{ROME}{CLOSE}", f"{OPEN} opens again before {CLOSE}"),
+        (f"{OPEN}{OSLO[:-3]}", f"end of the text, and the closing tag {CLOSE} is missing. Expected"),
+        (f"{OPEN}{{}}", f"got none, and the closing tag {CLOSE} is missing. Expected"),
+        (
+            f'{OPEN}{{"name": "a", "x": "{CLOSE} and more',
+            f"up to its closing quote, got the end of the text, and {CLOSE} stands in its strings only. Expected",
+        ),
+        (f'{OPEN}{{"name": "a", "x": "{CLOSE}"}}', f"got 'x', and {CLOSE} stands in its strings only. Expected"),
+        (
+            f"{OPEN}{OSLO}\n{OPEN}{ROME}{CLOSE}",
+            f"after one JSON value, and {OPEN} opens again before {CLOSE}. Expected",
+        ),
+        (f'{OPEN}{{"name": "{OPEN}", "arguments": oh}}{CLOSE}', "got a letter or digit. Expected"),
+        (f"{OPEN}{{'name':'it\"s'}}{CLOSE}", 'at character 1: expected a key in double quotes, got "\'". Expected'),
+        (
+            f"{OPEN}\n```json\n{OSLO}\n```\n{CLOSE}",
+            "at character 1: expected a JSON value, got '`' (write it without code fences). Expected",
+        ),
         (f"Well.{CLOSE}", f"{CLOSE} stands where no {OPEN} is open"),
     ],
 )
@@ -268,22 +296,91 @@ def test_what_is_no_call_is_answered_with_what_is_wrong_and_where(text: str, sai
     assert len(seen.faults["0"]) <= 560
 
 
-def test_a_broken_call_breaks_no_other() -> None:
+@pytest.mark.parametrize("broken", ['"\n', "no", "{'no': \"", '{"no" '])
+def test_a_broken_call_breaks_no_other(broken: str) -> None:
     whole = f'{OPEN}{{"name": "w", "arguments": {{"t": "{CLOSE}"}}}}{CLOSE}'
-    seen = split([f'{OPEN}"\n{CLOSE}{whole}'])
-    assert [call[1] for call in seen.calls] == [MALFORMED_CALL, "w"]
+    text = f"{OPEN}{broken}{CLOSE}{whole}"
+    for seen in (split([text]), split(text)):
+        assert [call[1] for call in seen.calls] == [MALFORMED_CALL, "w"]
 
 
-def test_a_reader_that_finds_no_call_has_found_a_malformed_one() -> None:
-    """Nothing between two tags is dropped without a word."""
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "{'name':'it\"s'}",
+        '{"name": "f", "arguments": {"q": "it\'s 5" tall"}}',
+        '{"name": "f"} oops "',
+        '{name: "f}',
+        '{"name": tru"',
+        '{"name" "f',
+        '"" "',
+        '{"name": "f"}"',
+        '`"',
+        '\u00a0"',
+    ],
+)
+def test_a_quotation_mark_in_broken_json_swallows_no_call_and_no_text(broken: str) -> None:
+    """No string can begin there, so the next closing tag counts. (R342, R347)"""
+    text = f"{OPEN}{broken}{CLOSE} tail {OPEN}{OSLO}{CLOSE} end"
+    whole = split([text])
+    assert whole.visible == "tail end"
+    assert [call[1] for call in whole.calls] == [MALFORMED_CALL, "weather"]
+    assert CLOSE not in whole.faults["0"].partition("Expected <")[0]
+    assert split(text) == whole
+    for cut in range(len(text)):
+        assert split([text[:cut], text[cut:]]) == whole
 
-    class Blind(ToolCallParser, frozen=True, kw_only=True):
-        def parse(self, text: str, /, *, closed: bool) -> tuple[TextCall, ...]:
-            return ()
 
-    seen = split([f"{OPEN}{OSLO}{CLOSE}"], Blind())
-    assert seen.calls == [("call_0", MALFORMED_CALL, OSLO)]
-    assert "names no function" in seen.faults["0"]
+@pytest.mark.parametrize(
+    "before", ["", "[", " [ {} , [ ] ,", "[-1.5e+3,", '["", true,null ,false,\r\n\t', '{"":', '[["a"] , ']
+)
+def test_a_closing_tag_is_text_in_every_string_that_json_can_have(before: str) -> None:
+    """(R342)"""
+    seen = split([f'{OPEN}{before}"{CLOSE}"\n{CLOSE}ok'])
+    assert (seen.visible, len(seen.calls)) == ("ok", 1)
+
+
+class Odd(Arrow):
+    """A reader that may answer with anything; it raises what is an exception."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def parse(self, text: str, /, *, closed: bool) -> Any:
+        if callable(self.answer):
+            return self.answer()
+        return self.answer
+
+
+NO_CALLS = [
+    ("abc", "expected a tuple of 1 or more TextCall, got str"),
+    ([1], "expected a tuple of 1 or more TextCall, got list"),
+    ({"a": 1}, "expected a tuple of 1 or more TextCall, got dict"),
+    (5, "expected a tuple of 1 or more TextCall, got int"),
+    (None, "expected a tuple of 1 or more TextCall, got NoneType"),
+    ((), "expected a tuple of 1 or more TextCall, got none; raise CallTextRefused for no call"),
+    ((TextCall(name="f", arguments=""), "f"), "expected a TextCall at [1], got str"),
+    (lambda: (TextCall(name="\ud800", arguments=""),), "TextCall.name: expected text that UTF-8 can encode"),
+    (lambda: (TextCall(name="f", arguments="\ud800"),), "TextCall.arguments: expected text that UTF-8 can encode"),
+    (lambda: (TextCall(name=5, arguments=""),), "TextCall.name: expected str, got int"),  # type: ignore[arg-type]
+    (lambda: (TextCall(name="f", arguments=None),), "TextCall.arguments: expected str, got NoneType"),  # type: ignore[arg-type]
+    (lambda: CallTextRefused(5), "CallTextRefused.feedback: expected str, got int"),  # type: ignore[arg-type]
+    (lambda: CallTextRefused("\ud800"), "CallTextRefused.feedback: expected text that UTF-8 can encode"),
+    (lambda: CallTextRefused(""), "CallTextRefused.feedback: expected a non-empty string"),
+]
+
+
+@pytest.mark.parametrize(("answer", "said"), NO_CALLS)
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_reader_that_answers_with_no_calls_is_named(answer: object, said: str, closed: bool) -> None:
+    """Nothing between two tags is dropped without a word. (R342)"""
+    tagged = TaggedText(Odd(answer))
+    tagged.feed("a =>b")
+    with pytest.raises(InputError) as caught:
+        tagged.feed("<=") if closed else tagged.end()
+    assert str(caught.value).startswith(f"Dialect.call_text: Odd.parse: {said}")
+    assert type(caught.value) is InputError
+    assert tagged.calls == []
 
 
 def test_what_a_model_reads_of_a_malformed_call_is_short() -> None:
