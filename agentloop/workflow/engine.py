@@ -2,7 +2,9 @@
 
 A cancel ends the engine's waiting, and not the code that it waits for: a handler that keeps going is left, and
 what it returns later enters nothing (R290). What the run itself began, model calls, tools and agents, is waited
-for until its end is recorded. What that leaves open, no cancel can close (R292): arbitrary code is not stopped, a
+for until its end is recorded, and so is a run of another engine that a handler waits for.
+
+What that leaves open, no cancel can close (R292): arbitrary code is not stopped, a
 thread least of all; a commit that was begun and not confirmed is not rolled back; and whoever holds a transaction
 or a lock in a handler has to wait there for what it began before it lets go.
 
@@ -25,7 +27,7 @@ from ..effects import Bound, Ledger, Signal, ToolPool, settle
 from ..errors import ConflictError, InputError, RunCancelled
 from ..events import Journal
 from ..runner import Execution
-from ..sinks import Diagnostics
+from ..sinks import Diagnostics, put_off
 from ..tools import Tool, ToolSet
 from ..tools.definition import is_async
 from .definition import Workflow
@@ -329,9 +331,10 @@ class Engine(Generic[S, R]):
         _WALKING[worker] = request.effects
         try:
             await asyncio.wait({worker})
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancel:
             if not worker.done() or worker.cancelled() or worker.exception() is not None:
-                raise  # else the result was there first, and stands
+                raise
+            put_off(cancel)  # the result was there first, and stands
         finally:
             reason = _reason(signals) or RunCancelled(request.part.span_id, "signal")
             request.signal.cancel(reason)
@@ -341,8 +344,6 @@ class Engine(Generic[S, R]):
             if request.effects.any:
                 await settle(request.effects.idle())
             request.end(reason)
-            if not worker.done():
-                await settle(asyncio.wait({worker}, timeout=0))  # a handler that ends at once has ended
         return worker.result()
 
     def _request(

@@ -662,3 +662,20 @@ async def test_a_handler_that_ends_as_it_is_cancelled_has_ended_before_its_run()
     await asyncio.wait({run})
     assert run.cancelled()
     assert [task for task in asyncio.all_tasks() if task.get_name() == "agentloop engine"] == []
+
+
+async def test_a_cancel_that_comes_after_the_result_is_the_callers_with_its_words() -> None:
+    """(R290)"""
+    seen: list[Any] = []
+
+    async def ask() -> None:
+        seen.append(await al.Engine(flow(node("end", end))).run(Draft(text="done")))
+        await asyncio.sleep(0)
+
+    async def end(state: Draft, context: al.NodeContext) -> None:
+        caller.cancel("words")  # met when the handler has returned, as it does not wait
+
+    caller = asyncio.create_task(ask())
+    with pytest.raises(asyncio.CancelledError, match="words"):
+        await caller
+    assert seen == ["done"]
