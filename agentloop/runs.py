@@ -112,6 +112,10 @@ class Runs:
         if self._store.durable:
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="agentloop leases")
 
+    def cut_off(self) -> None:
+        """Say at once, before anything is waited for, that no work of runners and engines is wanted any more."""
+        self.host.cut_off()
+
     async def close(self, settle_seconds: float) -> None:
         """End all runs, then what goes on beside them; the store is needed until then.
 

@@ -164,6 +164,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
             raise InputError("Runtime.aclose: expected a caller outside its runs, got a tool or a sink of one")
         if self._closing is None:
             self._life.state = "closed"
+            self._runs.cut_off()  # what works under its signal shall not meet a closed runtime first
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="agentloop closing")
         if self._life.led_here:
             await asyncio.wait({self._closing})

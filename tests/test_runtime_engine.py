@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.errors import BudgetError, InputError, RunCancelled
+from agentloop.errors import BudgetError, InputError, OutcomeError, RunCancelled
 from agentloop.testing import FakeClock, RecordingSink, ScriptedProvider, call, reply
-from tests.workflow.flows import Draft, flow, node
+from tests.workflow.flows import END, Draft, flow, node
 
 
 async def ask(state: Draft, context: al.NodeContext) -> dict[str, Any]:
@@ -258,3 +258,77 @@ async def test_a_cancel_of_a_workflow_ends_the_run_of_its_agent_first() -> None:
         with pytest.raises(RunCancelled):
             await runtime.result("child")
     assert seen.types[-2:] == ["run.ended", "node.ended"]
+
+
+MENDED = node("mend", None, al.Route(complete="mended"))
+
+
+@pytest.mark.parametrize("direct", [False, True])
+async def test_a_budget_that_an_agent_runs_out_of_takes_no_error_route(direct: bool) -> None:
+    """(R298)"""
+
+    async def use(state: Draft, context: al.NodeContext) -> dict[str, str]:
+        return {"text": (await context.agents.run(READER, "x")).require_text()}
+
+    if direct:
+        asks = node("ask", use, provides=("text",), on_error="mend")
+    else:
+        asks = al.agent_node(
+            "ask", "Ask", READER, input=lambda state: "x", into="text", on_error="mend", routes=MENDED.routes
+        )
+    workflow = flow(asks, MENDED)
+    async with al.Runtime(ScriptedProvider([])) as runtime:
+        with pytest.raises(OutcomeError, match="max_model_calls"):
+            await runtime.engine(workflow, max_calls=0).run(Draft())
+    async with al.Runtime(ScriptedProvider([]), ledger=al.Ledger(model_calls=0)) as runtime:
+        with pytest.raises(OutcomeError, match="max_model_calls"):
+            await runtime.engine(workflow).run(Draft())
+
+
+async def test_a_limit_of_the_agents_own_may_take_an_error_route() -> None:
+    """(R298)"""
+
+    @al.tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    brief = al.Agent(name="brief", tools=[look], limits=al.LoopLimits(max_model_calls=1))
+    asks = al.agent_node("ask", "Ask", brief, input=lambda state: "x", into="text", on_error="mend", routes=END)
+    async with al.Runtime(ScriptedProvider([reply(calls=[call("look")])])) as runtime:
+        assert await runtime.engine(flow(asks, MENDED), max_calls=2).run(Draft()) == "mended"
+
+
+async def test_an_agent_that_waits_for_a_host_takes_no_error_route() -> None:
+    """(R298)"""
+
+    @al.tool(approval="required")
+    async def publish() -> str:
+        """Publish."""
+        return "out"
+
+    editor = al.Agent(name="editor", tools=[publish])
+    asks = al.agent_node("ask", "Ask", editor, input=lambda state: "x", into="text", on_error="mend", routes=END)
+    async with al.Runtime(ScriptedProvider([reply(calls=[call("publish")])])) as runtime:
+        with pytest.raises(OutcomeError, match="waiting_for_approval"):
+            await runtime.engine(flow(asks, MENDED)).run(Draft())
+        assert [waits.tool for waits in await runtime.waiting()] == ["publish"]
+
+
+async def test_closing_the_runtime_is_no_error_that_a_route_takes() -> None:
+    """Whenever it closes, a run under way meets that first, and not a runtime that takes no more runs (R298)."""
+    for turns in range(60):
+        async with al.Runtime(ScriptedProvider([lambda request: reply("x")] * 20)) as runtime:
+
+            async def ask(state: Draft, context: al.NodeContext, runtime: al.Runtime = runtime) -> None:
+                for _ in range(20):
+                    await runtime.run(READER, "x")
+
+            engine = runtime.engine(flow(node("ask", ask, on_error="mend"), MENDED))
+            run = asyncio.create_task(engine.run(Draft(text="all")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert not run.done()
+            await runtime.aclose()
+        with pytest.raises(RunCancelled):
+            await run

@@ -193,9 +193,13 @@ class Host:
         finally:
             self._left(ref)
 
+    def cut_off(self) -> None:
+        """Cut off the calls under way and refuse others, without waiting. Idempotent."""
+        self.signal.cancel(RunCancelled("", "runtime"))
+
     async def close(self) -> None:
         """Cut off the calls under way, and wait until they have stored their ends. Idempotent."""
-        self.signal.cancel(RunCancelled("", "runtime"))
+        self.cut_off()
         await self._idle.wait()
         if self._own_hub and self.hub is not None:
             await self.hub.close(CLOSE_SECONDS)

@@ -36,7 +36,8 @@ def agent_node(
 
     Raises:
         InputError: a value of another type, by name. As the node runs, `OutcomeError` for a run that did not
-            complete, which is an error that ``on_error`` takes; but not of one that waits for a host.
+            complete, which is an error that ``on_error`` takes; but not of one that waits for a host, or for which the
+            workflow's budget has nothing left.
     """
     if not isinstance(agent, Agent):
         raise InputError(f"agent_node.agent: expected an Agent, got {type(agent).__name__}")

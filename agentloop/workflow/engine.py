@@ -2,7 +2,9 @@
 
 A cancel ends the engine's waiting, and not the code that it waits for: a handler that keeps going is left, and
 what it returns later enters nothing (R290). What the run itself began, model calls, tools and agents, is waited
-for until its end is recorded. What that leaves open, no cancel can close (R292): arbitrary code is not stopped, a
+for until its end is recorded, and so is a run of another engine that a handler waits for.
+
+What that leaves open, no cancel can close (R292): arbitrary code is not stopped, a
 thread least of all; a commit that was begun and not confirmed is not rolled back; and whoever holds a transaction
 or a lock in a handler has to wait there for what it began before it lets go.
 
@@ -15,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final, Generic, Self, TypeVar, Unpack, cast, overload
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -24,12 +27,13 @@ from ..effects import Bound, Ledger, Signal, ToolPool, settle
 from ..errors import ConflictError, InputError, RunCancelled
 from ..events import Journal
 from ..runner import Execution
-from ..sinks import Diagnostics
+from ..sinks import Diagnostics, put_off
 from ..tools import Tool, ToolSet
+from ..tools.definition import is_async
 from .definition import Workflow
-from .models import BoundModel, ModelDefinition, ModelService
+from .models import BoundModel, ModelDefinition, ModelService, close_service
 from .options import EngineOptions, Settings
-from .request import Request
+from .request import Effects, Request
 from .walk import Step, Walk, walk_steps
 
 __all__ = ["Engine"]
@@ -37,6 +41,9 @@ __all__ = ["Engine"]
 S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R")
 T = TypeVar("T")
+
+_WALKING: Final[WeakKeyDictionary[asyncio.Task[Any], Effects]] = WeakKeyDictionary()
+"""What was begun by the task of each run: the run of another engine that a handler waits for is of that as well."""
 
 
 class Engine(Generic[S, R]):
@@ -119,13 +126,15 @@ class Engine(Generic[S, R]):
 
         Args:
             definition: a `RunnerDefinition`, or a function of an `Execution` that returns a service. What it made is
-                closed with the run, where it has ``aclose``.
+                closed with the run, where it has ``aclose``: for 5 s at most, and what goes wrong is in the log and a
+                note of the run's error. The run comes to what it came to all the same.
 
         Raises:
-            InputError: it cannot be called. ConflictError: the engine has a model.
+            InputError: it cannot be called, or is async. ConflictError: the engine has a model.
         """
-        if not callable(definition):
-            raise InputError(f"bind_model: expected a definition, got {type(definition).__name__}")
+        if not callable(definition) or is_async(definition):
+            got = "an async one" if callable(definition) else type(definition).__name__
+            raise InputError(f"bind_model: expected a definition, got {got}")
         self._check_unbound("model", self._definition or self._service)
         self._definition = definition
 
@@ -156,8 +165,11 @@ class Engine(Generic[S, R]):
 
     @property
     def state(self) -> S | None:
-        """The state of the newest run of the workflow as it was committed last, however the run ended; None before."""
-        return None if self._walk is None else self._walk.state
+        """The state of the newest run of the workflow as it was committed last, however the run ended; None before.
+
+        Its lists, dicts and sets are the reader's own.
+        """
+        return None if self._walk is None else self._walk.read()
 
     @property
     def journal(self) -> Journal:
@@ -288,46 +300,66 @@ class Engine(Generic[S, R]):
         signal: Signal | None,
         model_id: str | None,
     ) -> Any:
-        """Have a task do the walking, and wait for it as long as it is wanted."""
+        """Run in what is made for this run alone; a run that a handler waits for is waited for by the handler's run."""
         above = Execution() if self._service is None else self._service.execution
         signals = tuple(one for one in (self._signal, signal, above.signal) if one is not None)
-        async with Bound(Signal("engine", parents=signals, clock=self._settings.clock)):
-            request, made = self._request(signals, above, workflow, deps, model_id)
-            worker = asyncio.ensure_future(_awaited(walk(request)))
-            worker.set_name("agentloop engine")
-            try:
-                await asyncio.wait({worker})
-            except asyncio.CancelledError:
-                if not worker.done() or worker.cancelled() or worker.exception() is not None:
-                    raise  # else the result was there first, and stands
-            finally:
-                reason = _reason(signals) or RunCancelled(request.part.span_id, "signal")
-                request.signal.cancel(reason)
-                if not worker.done():
-                    worker.cancel()
-                    worker.add_done_callback(_left)
-                if request.effects.any:
-                    await settle(request.effects.idle())
-                request.end(reason)
-                if made is not None:
-                    await settle(made.close())
-            return worker.result()
+        here = asyncio.current_task()
+        outer = None if here is None else _WALKING.get(here)
+        with nullcontext() if outer is None else outer:
+            async with Bound(Signal("engine", parents=signals, clock=self._settings.clock)):
+                settings = self._settings
+                told = (settings.execution or Execution()).diagnostics or above.diagnostics
+                part = Diagnostics(new_id=settings.new_id, now_ms=settings.now_ms) if told is None else told.child()
+                own = Signal(part.span_id, parents=signals, clock=settings.clock)
+                if self._definition is None:
+                    request = self._request(part, own, self._service, workflow, deps, model_id)
+                    return await self._walked(walk(request), request, signals)
+                made = self._definition(Execution(signal=own, diagnostics=part))
+                try:
+                    request = self._request(part, own, BoundModel("bind_model", made), workflow, deps, model_id)
+                    value = await self._walked(walk(request), request, signals)
+                except BaseException as error:
+                    await close_service(made, error)
+                    raise
+                await close_service(made, None)
+                return value
+
+    async def _walked(self, walk: Awaitable[Any], request: Request, signals: tuple[Signal, ...]) -> Any:
+        """Have a task do the walking, and wait for it as long as it is wanted."""
+        worker = asyncio.ensure_future(_awaited(walk))
+        worker.set_name("agentloop engine")
+        _WALKING[worker] = request.effects
+        try:
+            await asyncio.wait({worker})
+        except asyncio.CancelledError as cancel:
+            if not worker.done() or worker.cancelled() or worker.exception() is not None:
+                raise
+            put_off(cancel)  # the result was there first, and stands
+        finally:
+            reason = _reason(signals) or RunCancelled(request.part.span_id, "signal")
+            request.signal.cancel(reason)
+            if not worker.done():
+                worker.cancel()
+                worker.add_done_callback(_left)
+            if request.effects.any:
+                await settle(request.effects.idle())
+            request.end(reason)
+        return worker.result()
 
     def _request(
-        self, signals: tuple[Signal, ...], above: Execution, workflow: str, deps: Any, model_id: str | None
-    ) -> tuple[Request, BoundModel | None]:
-        """What the run's parts share, and the service that was made for it."""
+        self,
+        part: Diagnostics,
+        signal: Signal,
+        model: BoundModel | None,
+        workflow: str,
+        deps: Any,
+        model_id: str | None,
+    ) -> Request:
+        """What the run's parts share."""
         settings = self._settings
-        told = (settings.execution or Execution()).diagnostics or above.diagnostics
-        part = Diagnostics(new_id=settings.new_id, now_ms=settings.now_ms) if told is None else told.child()
-        signal = Signal(part.span_id, parents=signals, clock=settings.clock)
-        made = None
-        if self._definition is not None:
-            made = BoundModel("bind_model", self._definition(Execution(signal=signal, diagnostics=part)))
-        model = self._service if made is None else made
         ledger = settings.ledger or (None if model is None else model.ledger) or Ledger()
         self._journal = part.journal
-        request = Request(
+        return Request(
             workflow=workflow,
             part=part,
             emitter=part.bind(None if model is None else model.observers),
@@ -342,7 +374,6 @@ class Engine(Generic[S, R]):
             new_id=settings.new_id,
             clock=settings.clock,
         )
-        return request, made
 
     def __repr__(self) -> str:
         return f"<Engine of {'steps' if self._workflow is None else repr(self._workflow.name)}>"

@@ -9,17 +9,23 @@ changed (R272).
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol, Self, Unpack, cast
 
-from ..effects import Ledger
+from ..effects import Ledger, settle
 from ..errors import InputError
+from ..limits import CLOSE_SECONDS
 from ..providers import Provider
 from ..runner import Execution, ModelRunner, RunnerOptions
 from ..sinks import Diagnostics, ObserverHub
 
-__all__ = ["BoundModel", "ModelDefinition", "ModelService", "RunnerDefinition"]
+__all__ = ["BoundModel", "ModelDefinition", "ModelService", "RunnerDefinition", "close_service"]
+
+_log = logging.getLogger("agentloop.workflow")
 
 
 class ModelService(Protocol):
@@ -133,8 +139,43 @@ class BoundModel:
             raise InputError(f"context.model.{name}: expected a service that counts, got {type(self.service).__name__}")
         return value
 
-    async def close(self) -> None:
-        """End a service that was made for one run."""
-        aclose = getattr(self.service, "aclose", None)
-        if aclose is not None:
-            await aclose()
+
+async def close_service(service: object, error: BaseException | None) -> None:
+    """End what a definition made for one run, whatever cancels arrive.
+
+    A close that fails, or has not ended after `CLOSE_SECONDS` and is cut off then, changes nothing of what the run
+    came to: it is said in the log, and is a note of the run's error.
+
+    Args:
+        service: closed by its ``aclose``, where it has one. error: what the run ends with; None for a result.
+    """
+    if inspect.iscoroutine(service):  # of an async definition, which makes no service
+        service.close()
+        return
+    aclose = getattr(service, "aclose", None)
+    if isinstance(service, type) or not callable(aclose):
+        return
+    closing = asyncio.get_running_loop().create_task(_closed(aclose), name="agentloop engine closing")
+    await settle(asyncio.wait({closing}, timeout=CLOSE_SECONDS))
+    if not closing.done():
+        closing.cancel()
+        what = f"had not ended after {CLOSE_SECONDS:g} s"
+    elif (fault := closing.result()) is not None:
+        what = f"raised {type(fault).__name__}"
+    else:
+        return
+    said = f"the close of the run's own {type(service).__name__} {what}"
+    _log.error("%s", said)
+    if error is not None:
+        error.add_note(f"Besides, {said}.")
+
+
+async def _closed(aclose: Callable[[], Any]) -> Exception | asyncio.CancelledError | None:
+    """Close; what that raised is returned, since nobody may be there any more who would be told."""
+    try:
+        closing = aclose()
+        if inspect.isawaitable(closing):
+            await closing
+    except (Exception, asyncio.CancelledError) as fault:  # noqa: BLE001  # handed on, and said
+        return fault
+    return None

@@ -76,5 +76,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             value = getattr(self, name)
             if value is not None and type(value) is not kind:
                 raise InputError(f"Engine.{name}: expected {kind.__name__} or None, got {type(value).__name__}")
+        for name in ("new_id", "clock", "now_ms"):
+            value = getattr(self, name)
+            if not callable(value):
+                raise InputError(f"Engine.{name}: expected a function, got {type(value).__name__}")
         if self.spawn is not None and not callable(self.spawn):
             raise InputError(f"Engine.spawn: expected a function or None, got {type(self.spawn).__name__}")

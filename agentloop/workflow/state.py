@@ -1,13 +1,16 @@
 """The typed state of a workflow: a frozen struct that is replaced, never changed.
 
 What a node returns is checked against the fields' types and put into a new state. What is an object of the
-field's own class already, a struct for instance, is taken as it is. Who reads a state reads
-the struct itself; where a field's type is a list, a dict or a set, a copy of that container, so that
-nothing done to it reaches the state. Tuples are read as they are, and cost nothing.
+field's own class already, a struct for instance, is taken as it is. Who reads a state, a guard among others, reads
+the struct itself; where a field's type is a list, a dict or a set, a copy of the struct with a copy of that container,
+so that nothing done to it reaches the state or another reader. Tuples are read as they are, and cost nothing. What
+has no such type, as in a field of ``Any``, is read as it is. The checks of the struct's own (``__post_init__``) are
+asked of each new state, and not of a copy.
 """
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import decimal
 import uuid
@@ -36,7 +39,7 @@ _AS_THEY_ARE: Final = (
 )
 """No text becomes one of these."""
 
-_CONTAINERS: Final = (inspect.ListType, inspect.DictType, inspect.SetType)
+_CONTAINERS: Final = (inspect.ListType, inspect.DictType, inspect.SetType, inspect.TypedDictType)
 
 
 class StateType(Generic[S]):
@@ -81,7 +84,7 @@ class StateType(Generic[S]):
         """Check the state that a run begins with, each field against its type.
 
         Raises:
-            InputError: it is of another type, or a field is.
+            InputError: it is of another type, or a field is; or its own checks refuse it.
         """
         if type(state) is not self.kind:
             raise InputError(f"state: expected {self.kind.__name__}, got {type(state).__name__}")
@@ -90,17 +93,24 @@ class StateType(Generic[S]):
             return msgspec.structs.replace(state, **self._converted(given))
         except (AdmissionError, HistoryError) as error:
             raise InputError(f"state: {error}") from None
+        except Exception as error:  # a check of the state's own
+            rule = f"expected a state that the checks of {self.kind.__name__} take, got one that raised"
+            raise InputError(f"state: {rule} {type(error).__name__}") from error
 
     def missing(self, state: S, names: Collection[str]) -> list[str]:
         """Those of ``names`` that are not there: None, or `msgspec.UNSET`."""
         return [name for name in names if (value := getattr(state, name)) is None or value is UNSET]
 
     def read(self, state: S) -> S:
-        """The state for one reader."""
-        if not self.shared:
+        """The state for one reader: itself, where it holds no container."""
+        given = {name: value for name in self.shared if (value := getattr(state, name)) is not None}
+        given = {name: value for name, value in given.items() if value is not UNSET}
+        if not given:
             return state
-        given = {name: value for name in self.shared if (value := getattr(state, name)) is not UNSET}
-        return msgspec.structs.replace(state, **self._converted(given))
+        copied = copy.copy(state)
+        for name, value in self._converted(given).items():
+            msgspec.structs.force_setattr(copied, name, value)
+        return copied
 
     def patched(self, state: S, patch: object, provides: Collection[str], node: str) -> S:
         """A new state with what a handler returned; the same one where that is nothing.

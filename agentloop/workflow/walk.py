@@ -6,9 +6,13 @@
 An error of a handler goes to the node that ``on_error`` names, with the state as it was before. Never taken there are
 a cancel, whatever the handler raised when it met one, and what is no matter of business: a broken contract
 (`WorkflowError`), a budget or limit (`LimitExceeded`), a store that stopped (`PersistenceError`), and a run or
-call that somebody else ended, that goes on elsewhere, or that waits for a host (R298). A group of errors is none
-of these where none of its members is. What guards and results raise is the definition's own fault and passes
-through as it is.
+call that somebody else ended, that goes on elsewhere, or that waits for a host (R298). An agent that reached a limit
+is one of these where the workflow's budget, or one above it, has nothing left of that; a limit of the agent's own is
+not. A group of errors is none of these where none of its members is. What guards and results raise is the
+definition's own fault and passes through as it is.
+
+Whether the run is wanted is asked before a node begins and before its patch is taken. Routes come after that: a cancel
+by a guard is met before the next node, and a route that completes, for which nothing more waits, completes.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 
 from ..decisions import WAITING
+from ..effects import Ledger, Resource
 from ..errors import (
     BudgetError,
     LimitExceeded,
@@ -58,6 +63,13 @@ _PROTECTED: Final = (
     UnsettledError,
 )
 
+_RESOURCES: Final[dict[str | None, Resource]] = {
+    "max_model_calls": "model_calls",
+    "max_tool_calls": "tool_calls",
+    "max_tokens": "tokens",
+}
+"""What a run had none left of that ended with this limit."""
+
 
 class Walk(Generic[S, R]):
     """One run of a workflow.
@@ -90,9 +102,9 @@ class Walk(Generic[S, R]):
                 self._request.route(visit, None, node.on_error)
                 node = nodes[node.on_error]
             else:
-                at, route, view = self._route(node)
+                at, route = self._route(node)
                 if route.to is None:
-                    value = self._result(node, at, route, view)
+                    value = self._result(node, at, route)
                     self._request.route(visit, at, None)
                     return value
                 self._request.route(visit, at, route.to)
@@ -113,12 +125,12 @@ class Walk(Generic[S, R]):
             patch: object = None
             if node.run is not None:
                 try:
-                    patch = await _answer(node.run(kind.read(self.state), NodeContext(request, visit, before)))
+                    patch = await _answer(node.run(self.read(), NodeContext(request, visit, before)))
                 except Exception as error:
                     if visit.over:
                         request.leave(visit, error)
                     request.signal.check()
-                    if node.on_error is None or _is_protected(error):
+                    if node.on_error is None or _is_protected(error, request.ledger):
                         raise
                     request.leave(visit, error)
                     return visit, error
@@ -130,21 +142,24 @@ class Walk(Generic[S, R]):
         request.leave(visit)
         return visit, None
 
-    def _route(self, node: Node) -> tuple[int, Route, S]:
-        view = self._workflow.state.read(self.state)
+    def read(self) -> S:
+        """The state for one reader."""
+        return self._workflow.state.read(self.state)
+
+    def _route(self, node: Node) -> tuple[int, Route]:
         for at, route in enumerate(node.routes):
-            if route.when is None or _bool(route.when(view), node.id, f"routes[{at}].when"):
-                return at, route, view
+            if route.when is None or _bool(route.when(self.read()), node.id, f"routes[{at}].when"):
+                return at, route
         raise WorkflowError(
             "no_route",
             node.id,
             "expected one of its guards to say yes, got none; a last route without when= takes what is left",
         )
 
-    def _result(self, node: Node, at: int, route: Route, view: S) -> R:
+    def _result(self, node: Node, at: int, route: Route) -> R:
         value = route.complete
         if callable(value):
-            value = value(view)
+            value = value(self.read())
             _refuse_awaitable(value, node.id, f"routes[{at}].complete: expected a value")
         is_result = self._workflow.is_result
         if is_result is not None and not _bool(is_result(value), node.id, "is_result"):
@@ -203,9 +218,27 @@ def _refuse_awaitable(value: object, node: str, where: str) -> None:
         raise WorkflowError("bad_guard", node, f"{where} at once, got an awaitable")
 
 
-def _is_protected(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return any(_is_protected(one) for one in error.exceptions)
-    if isinstance(error, OutcomeError):  # a run that waits for a host has not ended
-        return error.outcome == WAITING
-    return isinstance(error, _PROTECTED) or not isinstance(error, Exception)
+def _is_protected(error: BaseException, ledger: Ledger) -> bool:
+    """Whether no error route takes it.
+
+    Args:
+        ledger: the budget of the workflow's run.
+    """
+    left = [error]
+    while left:  # groups are as deep as somebody nests them
+        one = left.pop()
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions
+        elif isinstance(one, OutcomeError):
+            if _is_outcome_protected(one, ledger):
+                return True
+        elif isinstance(one, _PROTECTED) or not isinstance(one, Exception):
+            return True
+    return False
+
+
+def _is_outcome_protected(error: OutcomeError, ledger: Ledger) -> bool:
+    if error.outcome == WAITING:  # a run that waits for a host has not ended
+        return True
+    resource = _RESOURCES.get(error.reason) if error.outcome == "limit_reached" else None
+    return resource is not None and ledger.left(resource) == 0

@@ -100,6 +100,9 @@ def test_a_refused_binding_binds_nothing() -> None:
         ({"ledger": 3}, "Engine.ledger: expected Ledger or None, got int"),
         ({"pool": 3}, "Engine.pool: expected ToolPool or None, got int"),
         ({"execution": 3}, "Engine.execution: expected Execution or None, got int"),
+        ({"clock": 5}, "Engine.clock: expected a function, got int"),
+        ({"new_id": 5}, "Engine.new_id: expected a function, got int"),
+        ({"now_ms": 5}, "Engine.now_ms: expected a function, got int"),
         ({"spawn": 3}, "Engine.spawn: expected a function or None, got int"),
     ],
 )
@@ -427,7 +430,7 @@ async def test_cancelling_the_caller_cancels_the_run() -> None:
     run = asyncio.create_task(engine.run(Draft()))
     await handler.inside.wait()
     run.cancel("words")
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError, match="words"):
         await run
     assert run.cancelled()
     assert handler.context is not None
@@ -607,3 +610,72 @@ async def test_an_error_of_a_handler_that_was_left_is_said_in_the_log(
     told = [record.getMessage() for record in caplog.records]  # and nothing of a task that nobody asked
     assert told == [f"node '{'step' if by_hand else 'fail'}' ended with KeyError after its run had left it"]
     assert [one.status for one in engine.journal.nodes] == ["cancelled"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_run_that_a_handler_waits_for_has_ended_before_the_handlers_own(times: int) -> None:
+    """(R292)"""
+    inside, let, ended = asyncio.Event(), asyncio.Event(), []
+
+    class Service:
+        def prepare(self, **given: Any) -> None: ...
+
+        async def invoke(self, input: Any, **given: Any) -> None:
+            inside.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await let.wait()
+                ended.append("call")
+
+    async def ask(state: Draft, context: al.NodeContext) -> None:
+        await context.model.invoke("x")
+
+    async def nest(state: Draft, context: al.NodeContext) -> None:
+        await al.Engine(flow(node("ask", ask)), model_runtime=Service()).run(Draft())
+
+    run = asyncio.create_task(al.Engine(flow(node("nest", nest))).run(Draft()))
+    await inside.wait()
+    for _ in range(times):
+        run.cancel()
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not run.done()
+    let.set()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert ended == ["call"]
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "agentloop engine"] == []
+
+
+async def test_a_handler_that_ends_as_it_is_cancelled_has_ended_before_its_run() -> None:
+    inside = asyncio.Event()
+
+    async def wait(state: Draft, context: al.NodeContext) -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    run = asyncio.create_task(al.Engine(flow(node("wait", wait))).run(Draft()))
+    await inside.wait()
+    run.cancel()
+    await asyncio.wait({run})
+    assert run.cancelled()
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "agentloop engine"] == []
+
+
+async def test_a_cancel_that_comes_after_the_result_is_the_callers_with_its_words() -> None:
+    """(R290)"""
+    seen: list[Any] = []
+
+    async def ask() -> None:
+        seen.append(await al.Engine(flow(node("end", end))).run(Draft(text="done")))
+        await asyncio.sleep(0)
+
+    async def end(state: Draft, context: al.NodeContext) -> None:
+        caller.cancel("words")  # met when the handler has returned, as it does not wait
+
+    caller = asyncio.create_task(ask())
+    with pytest.raises(asyncio.CancelledError, match="words"):
+        await caller
+    assert seen == ["done"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -353,3 +354,91 @@ async def test_a_cancel_cuts_a_model_call_off_and_its_end_is_recorded_first(exis
         assert runner.signal.cancelled is False
     assert seen.types == ["node.started", "model.start", "model.end", "node.ended"]
     assert [event.status for event in seen.events if event.type in ("model.end", "node.ended")] == ["cancelled"] * 2  # type: ignore[attr-defined]
+
+
+# -- closing what was made for a run
+
+
+class Closing(Service):
+    """Closes as it is told."""
+
+    def __init__(self, fault: BaseException | None = None) -> None:
+        super().__init__()
+        self.fault, self.closed = fault, 0
+
+    async def aclose(self) -> None:
+        self.closed += 1
+        if self.fault is not None:
+            raise self.fault
+
+
+async def fail(state: Draft, context: al.NodeContext) -> None:
+    raise KeyError("mine")
+
+
+SAID = "the close of the run's own Closing raised"
+
+
+@pytest.mark.parametrize("fault", [OSError("SECRET"), asyncio.CancelledError("SECRET")], ids=repr)
+async def test_a_close_that_fails_takes_neither_an_error_nor_a_result_away(
+    fault: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(R268)"""
+    words = f"{SAID} {type(fault).__name__}"
+    with pytest.raises(KeyError, match="mine") as caught:
+        await al.Engine(flow(node("fail", fail)), model=lambda execution: Closing(fault)).run(Draft())
+    assert caught.value.__notes__ == [f"Besides, {words}."]
+    del caught
+    engine = al.Engine(ASKING, model=lambda execution: Closing(fault))
+    assert await engine.run(Draft()) == "said tides"
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == [words, words]
+
+
+async def test_a_close_that_never_ends_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agentloop.workflow.models.CLOSE_SECONDS", 0.02)
+    closing = asyncio.Event()
+
+    class Hanging(Service):
+        async def aclose(self) -> None:
+            closing.set()
+            await asyncio.Event().wait()
+
+    run = asyncio.create_task(al.Engine(ASKING, model=lambda execution: Hanging()).run(Draft()))
+    await closing.wait()
+    run.cancel()
+    await asyncio.wait({run})
+    assert [record.getMessage() for record in caplog.records] == [
+        "the close of the run's own Hanging had not ended after 0.02 s"
+    ]
+
+
+async def test_what_is_made_and_is_no_service_is_refused_and_closed() -> None:
+    """(R268)"""
+    made: list[Any] = []
+
+    class Half:
+        closed = 0
+
+        def prepare(self, **given: Any) -> None: ...
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    def define(execution: al.Execution) -> Any:
+        made.append(Half())
+        return made[-1]
+
+    with pytest.raises(InputError, match=r"bind_model: expected what has invoke and prepare, got Half"):
+        await al.Engine(ASKING, model=define).run(Draft())
+    assert made[0].closed == 1
+
+    async def later(execution: al.Execution) -> Any: ...
+
+    with pytest.raises(InputError, match=r"bind_model: expected a definition, got an async one"):
+        al.Engine(ASKING, model=later)  # type: ignore[call-overload]
+    late: Any = lambda execution: later(execution)  # noqa: E731, PLW0108  # hides that it is async
+    with pytest.raises(InputError, match=r"expected what has invoke and prepare, got coroutine"):
+        await al.Engine(ASKING, model=late).run(Draft())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import pytest
@@ -14,6 +14,10 @@ from tests.workflow.flows import Draft
 
 
 class Part(msgspec.Struct, frozen=True):
+    n: int
+
+
+class Shape(TypedDict):
     n: int
 
 
@@ -153,3 +157,48 @@ def test_the_first_state_is_checked_field_by_field() -> None:
     with pytest.raises(InputError, match="state: expected Wide, got Draft"):
         KIND.admit(other)
     assert KIND.admit(Wide()).late is msgspec.UNSET
+
+
+class Counted(msgspec.Struct, frozen=True):
+    items: list[int] = []
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size > 3 or not ALLOWED:
+            raise ValueError("SECRET")
+
+
+ALLOWED = [True]
+
+
+def test_the_checks_of_a_state_are_asked_of_what_is_new_and_not_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = StateType(Counted)
+    state = kind.admit(Counted(items=[1]))
+    with pytest.raises(WorkflowError, match="bad_patch") as broken:
+        kind.patched(state, {"size": 4}, ("size",), "n")
+    assert "SECRET" not in str(broken.value)
+    monkeypatch.setattr("tests.workflow.test_state.ALLOWED", [])
+    copied = kind.read(state)
+    assert copied == state
+    assert copied.items is not state.items
+    with pytest.raises(InputError) as caught:
+        kind.admit(state)
+    assert (
+        str(caught.value) == "state: expected a state that the checks of Counted take, got one that raised ValueError"
+    )
+
+
+def test_what_holds_no_container_now_is_read_as_it_is() -> None:
+    class Maybe(msgspec.Struct, frozen=True):
+        items: list[int] | None = None
+        late: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+        typed: Shape | None = None
+
+    kind = StateType(Maybe)
+    none = Maybe()
+    assert kind.read(none) is none
+    some = kind.admit(Maybe(typed={"n": 1}))
+    view = kind.read(some)
+    assert view.typed is not None
+    view.typed["n"] = 2
+    assert some.typed == {"n": 1}

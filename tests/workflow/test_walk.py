@@ -356,6 +356,85 @@ async def test_a_handler_that_hides_a_cancel_hides_it_from_itself_alone() -> Non
     assert [(one.node, one.status) for one in engine.journal.nodes] == [("a", "cancelled")]
 
 
+async def test_a_group_of_errors_may_be_nested_however_deep() -> None:
+    """(R298)"""
+    for last, protected in ((ValueError("x"), False), (RunCancelled("r1"), True)):
+        error: Exception = last
+        for _ in range(3_000):
+            error = ExceptionGroup("g", [error])
+        engine = al.Engine(flow(node("a", failing(error), on_error="b"), node("b", None, al.Route(complete="mended"))))
+        if not protected:
+            assert await engine.run(Draft()) == "mended"
+            continue
+        with pytest.raises(ExceptionGroup) as caught:
+            await engine.run(Draft())
+        assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("limit", "grants"),
+    [
+        ("max_model_calls", {"model_calls": 1}),
+        ("max_tool_calls", {"tool_calls": 1}),
+        ("max_tokens", {"tokens": 1}),
+    ],
+)
+async def test_a_limit_of_an_agent_is_business_as_long_as_the_workflows_budget_has_something_left(
+    limit: str, grants: dict[str, int]
+) -> None:
+    """(R298)"""
+    why = OutcomeError("limit_reached", limit, "r1")
+    workflow = flow(node("a", failing(why), on_error="b"), node("b", None, al.Route(complete="mended")))
+    above = al.Ledger(**grants)  # type: ignore[arg-type]
+    engine = al.Engine(workflow, ledger=above.child())
+    assert await engine.run(Draft()) == "mended"
+    (resource,) = grants
+    above.charge(resource, 1)  # type: ignore[arg-type]
+    with pytest.raises(OutcomeError) as caught:
+        await engine.run(Draft())
+    assert caught.value is why
+    assert engine.journal.routes == ()
+    assert await al.Engine(workflow, ledger=al.Ledger()).run(Draft()) == "mended"
+
+
+async def test_each_guard_and_the_result_read_a_state_of_their_own() -> None:
+    """(R297)"""
+
+    def spoil(state: Draft) -> bool:
+        state.tags.append("spoilt")
+        return False
+
+    def spoilt(state: Draft) -> bool:
+        return len(state.tags) > 1
+
+    engine = al.Engine(
+        flow(
+            node("a", None, to("a", spoil), to("a", spoilt), al.Route(complete=lambda state: state), starts_round=True)
+        )
+    )
+    result: Any = await engine.run(Draft(tags=["x"]))
+    assert result.tags == ["x"]
+    result.tags.append("y")
+    assert engine.state == Draft(tags=["x"])
+    assert engine.state is not None
+    engine.state.tags.append("z")
+    assert engine.state.tags == ["x"]
+
+
+async def test_a_guard_that_cancels_and_completes_has_completed() -> None:
+    """Whether the run is wanted is asked before the patch is taken, and before another node (R297)."""
+    engine: al.Engine[Draft, Any]
+
+    def guard(state: Draft) -> bool:
+        engine.signal.cancel(ValueError("mine"))
+        return True
+
+    engine = al.Engine(flow(node("a", None, al.Route(complete="done", when=guard), *END)))
+    assert await engine.run(Draft()) == "done"
+    with pytest.raises(ValueError, match="mine"):
+        await engine.run(Draft())
+
+
 async def test_a_budget_that_a_nodes_call_runs_out_of_takes_no_error_route() -> None:
     """(R298)"""
 
