@@ -16,7 +16,8 @@ import pytest
 import agentloop as al
 from agentloop.errors import InputError, LostError
 from agentloop.exchange import OutputKept
-from agentloop.persistence import MemoryBackend, read_snapshot, write_snapshot
+from agentloop.persistence import MemoryBackend
+from agentloop.persistence.snapshot import read_snapshot, write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider, call, reply
 from tests.runs import check_end, facts_of, turn_of

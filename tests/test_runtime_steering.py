@@ -16,7 +16,8 @@ import pytest
 import agentloop as al
 from agentloop.exchange import Fact, OriginOpened, ReplyTaken, RunClosed, SendStarted, SlotMoved, Steered, StopAsked
 from agentloop.messages import ModelExchange, UserMessage
-from agentloop.persistence import Lease, read_snapshot, write_snapshot
+from agentloop.persistence import Lease
+from agentloop.persistence.snapshot import read_snapshot, write_snapshot
 from agentloop.testing import RecordingSink, ReplayServer, ScriptedProvider, call, reply
 from agentloop.testing.replay_server import Answer
 from tests.mortal import Ground, SharedMemory

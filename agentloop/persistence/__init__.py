@@ -5,7 +5,6 @@ from .choose import backend_for
 from .conversing import ConversationStore
 from .gate import Gate
 from .memory import MemoryBackend
-from .snapshot import read_snapshot, write_snapshot
 from .store import Step, Store
 
 __all__ = [
@@ -19,6 +18,4 @@ __all__ = [
     "Step",
     "Store",
     "backend_for",
-    "read_snapshot",
-    "write_snapshot",
 ]

@@ -5,7 +5,7 @@ back; when `ReplyAssembler.done` is set, or the body ended, it calls `finish`. W
 raises `StreamRefused` at once, with the event and the byte, and nothing of the stream becomes a reply.
 
 The rules are in `draft`; here is how events get to them at little cost. The quickest way that can take an
-event does: a `Stencil` (the chunk is like the last one but for its text), `decode_plain` (a plain
+event does: a `Stencil` (the chunk is like the last one but for its text), `plain_decoder` (a plain
 delta, decoded at C speed), `Draft.judge` (anything). Each way hands on what it cannot take, and no way takes
 what a slower one would refuse. Counting, joining and size checks are done once a read; the place of a
 refusal is worked out when there is one.
@@ -26,7 +26,7 @@ from .deltas import CallDelta, Delta, TextDelta
 from .dialect import Dialect
 from .draft import DONE, Draft
 from .fault import Fault
-from .plain import UNDECODABLE, PlainChunk, decode_plain
+from .plain import UNDECODABLE, PlainChunk, plain_decoder
 from .presets import OPENAI
 from .sse import SSEDecoder
 
@@ -45,7 +45,7 @@ class ReplyAssembler:
         done: ``[DONE]`` was read and the reply is complete; whatever follows is ignored.
     """
 
-    __slots__ = ("_draft", "_failure", "_quick_bytes", "_ready", "_sse", "dialect", "done")
+    __slots__ = ("_decode_plain", "_draft", "_failure", "_quick_bytes", "_ready", "_sse", "dialect", "done")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class ReplyAssembler:
         self.done = False
         self._sse = SSEDecoder(max_event_bytes=max_event_bytes, max_response_bytes=max_response_bytes)
         self._draft = Draft(dialect, max_reply_bytes=max_reply_bytes)
+        self._decode_plain = plain_decoder()
         self._ready = False  # the next byte begins an event, which may be a plain delta
         self._quick_bytes = 0  # as far as here the body fits every limit, whatever it says
         self._failure: Exception | None = None
@@ -153,7 +154,7 @@ class ReplyAssembler:
         try:
             if not data.isascii():
                 data.decode()
-            decoded = decode_plain(data)
+            decoded = self._decode_plain(data)
         except UNDECODABLE:
             return None
         if decoded.id != draft.last_id or decoded.model != draft.last_model:
@@ -259,7 +260,7 @@ class ReplyAssembler:
 
     def _glide(self, walk: Iterator[bytes]) -> None:
         """Read plain deltas, and what lies between them, until something ends that: a finish, half a character."""
-        draft = self._draft
+        draft, decode_plain = self._draft, self._decode_plain
         last_id, last_model = draft.last_id, draft.last_model
         add_text, calls, touched = draft.new_text.append, draft.calls.calls, draft.touched
         chars = 0

@@ -6,6 +6,7 @@ fields; where a key comes twice the last one counts, which is the vendor's affai
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any, Final, NoReturn
 
@@ -348,13 +349,16 @@ class _RawChunk(msgspec.Struct):
     choices: list[_RawChoice]
 
 
-_decode_raw: Final = msgspec.json.Decoder(_RawChunk).decode
+@functools.cache
+def _raw_decoder() -> msgspec.json.Decoder[_RawChunk]:
+    """Made when arguments come as an object."""
+    return msgspec.json.Decoder(_RawChunk)
 
 
 def _raw_arguments(data: bytes, choice: int, call: int) -> bytes:
     """The JSON text of arguments that were sent as an object, untouched by any number conversion."""
     try:
-        return bytes(_decode_raw(data).choices[choice].delta.tool_calls[call].function.arguments)
+        return bytes(_raw_decoder().decode(data).choices[choice].delta.tool_calls[call].function.arguments)
     except msgspec.MsgspecError:
         raise Fault("bad_shape", "entries that are alike", "an object beside null") from None
 

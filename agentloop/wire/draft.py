@@ -1,7 +1,7 @@
 """A reply while its stream runs: the rules about events, in the order in which they are judged.
 
 JSON, error, identity, shape, choice, delta, calls, finish, usage. `Draft.judge` takes any event through
-all of them. `Draft.take_plain` takes a delta that `chunks.decode_plain` has already proven to be free of
+all of them. `Draft.take_plain` takes a delta that `plain.plain_decoder` has already proven to be free of
 everything but text, reasoning and pieces of calls. Nothing here knows about bytes and places: a broken rule is
 a `Fault`, which the assembler turns into a refusal.
 """

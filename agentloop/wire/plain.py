@@ -1,6 +1,6 @@
 """A quick reader for plain deltas.
 
-`decode_plain` decodes, at C speed, a chunk that holds exactly one choice with index 0 and nothing
+What `plain_decoder` makes decodes, at C speed, a chunk that holds exactly one choice with index 0 and nothing
 in it but text, reasoning text or pieces of calls. Its types leave room for nothing else: a finish
 word, a usage, an error, a second choice, an unknown field inside a call all fail to decode, and such
 chunks are read by `chunks` instead.
@@ -8,11 +8,13 @@ chunks are read by `chunks` instead.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-__all__ = ["PlainCall", "PlainChunk", "PlainDelta", "UNDECODABLE", "decode_plain"]
+__all__ = ["PlainCall", "PlainChunk", "PlainDelta", "UNDECODABLE", "plain_decoder"]
 
 
 class _PlainFunction(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -64,6 +66,10 @@ class PlainChunk(msgspec.Struct, gc=False):
 
 
 UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What `decode_plain` raises when a chunk is anything else, or not JSON, or not UTF-8."""
+"""What it raises when a chunk is anything else, or not JSON, or not UTF-8."""
 
-decode_plain: Final = msgspec.json.Decoder(PlainChunk).decode
+
+@functools.cache
+def plain_decoder() -> Callable[[bytes], PlainChunk]:
+    """What decodes a plain chunk; made when the first stream is read, as that takes a while."""
+    return msgspec.json.Decoder(PlainChunk).decode

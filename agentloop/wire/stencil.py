@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from .plain import UNDECODABLE, PlainChunk, decode_plain
+from .plain import UNDECODABLE, PlainChunk, plain_decoder
 
 __all__ = ["Stencil", "StencilMaker"]
 
@@ -135,7 +135,7 @@ def _learn(data: bytes, chunk: PlainChunk) -> Stencil | None:
         return None
     before, after = data[:at], data[at + len(inside) :]
     try:
-        proof = decode_plain(b"%b%b+%b" % (before, inside, after))
+        proof = plain_decoder()(b"%b%b+%b" % (before, inside, after))
     except UNDECODABLE:
         return None
     if getattr(proof.choices[0].delta, told[0]) != text + "+":

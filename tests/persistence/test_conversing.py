@@ -13,7 +13,8 @@ import pytest
 from agentloop.errors import ConflictError, PersistenceError
 from agentloop.exchange import Book, CallBasis, ContextCut, ReceiptMint, RunRedacted, TurnSummary, branch
 from agentloop.messages import Text, UserMessage
-from agentloop.persistence import Backend, ConversationStore, MemoryBackend, read_snapshot, write_snapshot
+from agentloop.persistence import Backend, ConversationStore, MemoryBackend
+from agentloop.persistence.snapshot import read_snapshot, write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from tests.exchange.desk import Desk, picture
 from tests.messages.values import reply

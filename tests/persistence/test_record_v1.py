@@ -15,7 +15,8 @@ import agentloop as al
 from agentloop.errors import RestoreError
 from agentloop.exchange import Fact, OriginOpened, RerunAllowed, SendEnded, SlotMoved
 from agentloop.messages import ToolResult
-from agentloop.persistence import MemoryBackend, read_snapshot, write_snapshot
+from agentloop.persistence import MemoryBackend
+from agentloop.persistence.snapshot import read_snapshot, write_snapshot
 from agentloop.testing import ScriptedProvider, call, reply
 from tests.mortal import Ground
 from tests.persistence.facts import as_told_by_v1, v1_record

@@ -16,8 +16,8 @@ import agentloop as al
 from agentloop.errors import ConflictError, LostError, PersistenceError, RestoreError
 from agentloop.exchange import Book, ReceiptMint
 from agentloop.messages import Text, UserMessage
-from agentloop.persistence import Backend, MemoryBackend, read_snapshot, write_snapshot
-from agentloop.persistence.snapshot import _encode_line
+from agentloop.persistence import Backend, MemoryBackend
+from agentloop.persistence.snapshot import _encode_line, read_snapshot, write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider
 from agentloop.testing import reply as scripted

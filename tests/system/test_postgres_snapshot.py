@@ -11,10 +11,10 @@ import agentloop as al
 from agentloop.cli.inspect.survey import survey
 from agentloop.errors import PersistenceError, RestoreError
 from agentloop.exchange import SendEnded
-from agentloop.persistence import read_snapshot, write_snapshot
 from agentloop.persistence.postgres import PostgresBackend
 from agentloop.persistence.postgres.reader import PostgresReader
 from agentloop.persistence.records import decode_record
+from agentloop.persistence.snapshot import read_snapshot, write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider, reply
 from tests.cli.inspect.stores import fill

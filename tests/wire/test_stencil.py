@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import StreamRefused
 from agentloop.wire import OPENAI, ReplyAssembler
-from agentloop.wire.plain import PlainChunk, decode_plain
+from agentloop.wire.plain import PlainChunk, plain_decoder
 from agentloop.wire.stencil import Stencil, StencilMaker
 from tests.wire.streams import COUNTED, DONE, FIRST, STOP, accepted, choice, chunk, facts, feed, refused, text
 
@@ -18,9 +18,9 @@ from tests.wire.streams import COUNTED, DONE, FIRST, STOP, accepted, choice, chu
 def learned(event: bytes) -> Stencil | None:
     data = event[6:-2]
     maker = StencilMaker()
-    maker.missed(data, decode_plain(data))
+    maker.missed(data, plain_decoder()(data))
     assert maker.current is None, "the first one is shown first"
-    maker.missed(data, decode_plain(data))
+    maker.missed(data, plain_decoder()(data))
     return maker.current
 
 
@@ -105,7 +105,7 @@ def test_servers_that_vary_every_chunk_are_soon_left_alone() -> None:
     tries = 0
     for number in range(2_000):
         data = chunk(choice({"content": "x"}), obfuscation=f"n{number}")[6:-2]
-        maker.missed(data, decode_plain(data))
+        maker.missed(data, plain_decoder()(data))
         tries += maker.current is not None
     assert tries < 20
 
@@ -116,12 +116,12 @@ def test_a_stencil_that_has_read_enough_is_followed_by_another_at_once(read: int
     maker = StencilMaker()
     data = text("x")[6:-2]
     for _ in range(2):
-        maker.missed(data, decode_plain(data))
+        maker.missed(data, plain_decoder()(data))
     assert maker.current is not None
     for block in [text("y") * read] if whole else [text("y")] * read:
         assert (maker.current.read_block if whole else maker.current.read_one)(block)
     other = chunk(choice({"reasoning": "x"}))[6:-2]
-    maker.missed(other, decode_plain(other))
+    maker.missed(other, plain_decoder()(other))
     assert (maker.current is not None) is again
 
 

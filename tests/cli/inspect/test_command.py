@@ -15,7 +15,7 @@ import pytest
 
 import agentloop as al
 from agentloop.cli import main
-from agentloop.persistence import write_snapshot
+from agentloop.persistence.snapshot import write_snapshot
 from agentloop.persistence.sqlite import SQLiteBackend
 from agentloop.testing import ScriptedProvider, call, reply
 from tests.cli.inspect.stores import (
