@@ -149,3 +149,10 @@ def test_whether_a_tool_is_idempotent_is_the_hosts_word_alone() -> None:
         return ""
 
     assert (read_only_lookup.policy.idempotent, read_only_lookup.policy.most_retries) == (False, 0)
+
+
+@pytest.mark.parametrize("retries", [-1, True, 1.0])
+def test_retries_of_an_idempotent_tool_are_a_count_as_well(retries: Any) -> None:
+    """(R332)"""
+    with pytest.raises(InputError, match=r"ToolPolicy\.retries: expected an integer from 0"):
+        ToolPolicy(idempotent=True, retries=retries)
