@@ -1,6 +1,7 @@
 """The two effects of a run, send a request and run a tool, the ledger both debit, and who may be asked again."""
 
 from .child import ChildWaits
+from .claims import Refusal, beside, used_up
 from .collecting import Collecting
 from .crew import answer_calls
 from .detached import Patience, PendingSend, Sends
@@ -9,7 +10,7 @@ from .execution import answer_call, give_back, has_room, skip_calls
 from .ledger import Ledger, Resource
 from .lookup import recover_calls
 from .pool import LeftOver, ToolPool
-from .reasons import code_of, limit_of
+from .reasons import code_of, limit_of, type_name
 from .resend import Place, Resend, ResendPolicy, next_attempt
 from .rest import rest
 from .scope import Claim, Label, Scope, deliver_cancel, settle
@@ -30,6 +31,7 @@ __all__ = [
     "Patience",
     "PendingSend",
     "Place",
+    "Refusal",
     "Rejected",
     "Resend",
     "ResendPolicy",
@@ -41,6 +43,7 @@ __all__ = [
     "ToolPool",
     "answer_call",
     "answer_calls",
+    "beside",
     "code_of",
     "deliver_cancel",
     "give_back",
@@ -55,4 +58,6 @@ __all__ = [
     "send",
     "settle",
     "skip_calls",
+    "type_name",
+    "used_up",
 ]

@@ -14,6 +14,7 @@ import msgspec
 from ..errors import ApprovalFailed
 from ..exchange import Slot, WaitKind
 from ..tools import Tool, ToolContext
+from .reasons import type_name
 from .scope import Scope
 
 __all__ = ["Hold", "hold_call", "why_waits"]
@@ -55,8 +56,7 @@ def why_waits(scope: Scope, slot: Slot, tool: Tool, arguments: dict[str, Any], *
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a sync function's CancelledError is no cancel of the run
-        kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-        raise ApprovalFailed(tool.name, slot.call.id, effect_id, kind) from error
+        raise ApprovalFailed(tool.name, slot.call.id, effect_id, type_name(error)) from error
     if type(needed) is not bool:
         if inspect.iscoroutine(needed):
             needed.close()  # it never ran

@@ -20,6 +20,7 @@ from ..persistence import Step
 from ..tools import ArgumentsRefused, Tool
 from ..wire.call_text import malformed_feedback
 from .approval import Hold, why_waits
+from .ledger import Ledger
 from .scope import Claim, Scope
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "release",
     "reserve",
     "reserved",
+    "used_up",
 ]
 
 
@@ -73,13 +75,12 @@ def claim_next(
         raise
     except BaseException:  # noqa: BLE001  # of a host's code; it is asked again when its turn comes, and told there
         return None
-    if not isinstance(claim, Claim) or hindrance(scope, claim.tool) is not None:
+    if not isinstance(claim, Claim):
         return None
     try:
-        reserve(scope, claim.tool)
+        return claim if reserved(scope, claim) is None else None
     except BudgetError:
         return None
-    return claim
 
 
 def admitted(scope: Scope, exchange: int, position: int, entry: Entry) -> Claim | Refusal | Hold:
@@ -125,23 +126,24 @@ def reserved(scope: Scope, claim: Claim) -> Refusal | None:
 
 def hindrance(scope: Scope, tool: Tool) -> Refusal | None:
     """Why another start of the tool may not be reserved now, though the run may go on."""
-    busy = beside(scope, tool)
-    if busy is not None:
-        return busy
-    most = tool.policy.max_calls
-    if most is not None and scope.ledger_of(tool).spent("tool_calls") >= most:
-        times = "once" if most == 1 else f"{most} times"
-        return Refusal("max_calls", f"Nothing ran: {tool.name} can be called {times} in a run, and that is used up.")
-    return None
+    return beside(busy_tool(scope, tool)) or used_up(tool, scope.ledger_of(tool))
 
 
-def beside(scope: Scope, tool: Tool) -> Refusal | None:
-    """Why the tool may not begin now: another one is left over, and effects shall not overlap it."""
-    busy = busy_tool(scope, tool)
+def beside(busy: str | None) -> Refusal | None:
+    """Why no tool may begin now: ``busy`` is left over, and effects shall not overlap it."""
     if busy is None:
         return None
     text = f"Nothing ran: an earlier call of {busy} has not ended although its time is over. Try again later."
     return Refusal("thread_busy", text)
+
+
+def used_up(tool: Tool, ledger: Ledger) -> Refusal | None:
+    """Why the tool may not begin any more: it was started as often as its policy allows, by its own ledger."""
+    most = tool.policy.max_calls
+    if most is None or ledger.spent("tool_calls") < most:
+        return None
+    times = "once" if most == 1 else f"{most} times"
+    return Refusal("max_calls", f"Nothing ran: {tool.name} can be called {times} in a run, and that is used up.")
 
 
 def reserve(scope: Scope, tool: Tool) -> None:
@@ -169,7 +171,7 @@ async def commit_claim(scope: Scope, step: Step, claim: Claim | None) -> bool:
     except PersistenceError:  # nobody knows whether it is stored
         raise
     except BaseException:
-        if claim is not None and not claim.goes_on:
+        if claim is not None:
             release(scope, claim)
         raise
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from ..errors import RunPaused, UnsettledError
 from ..sinks import put_off
 from .approval import Hold, hold_call
-from .claims import Refusal, admitted, beside, release, reserved
+from .claims import Refusal, admitted, beside, busy_tool, release, reserved
 from .execution import give_back, refuse, run_claimed, store_claim
 from .scope import Claim, Scope, deliver_cancel, settle
 
@@ -151,7 +151,7 @@ class _Crew:
     async def _claim(self, claim: Claim) -> bool:
         """Store the claim of an execution that is reserved; whether it may begin."""
         scope = self._scope
-        busy = None if claim.goes_on else beside(scope, claim.tool)
+        busy = None if claim.goes_on else beside(busy_tool(scope, claim.tool))
         if busy is not None:
             release(scope, claim)
             await refuse(scope, self._exchange, claim.position, busy)

@@ -25,6 +25,7 @@ from .approval import Hold, hold_call
 from .child import ChildWaits
 from .claims import Choose, Refusal, admitted, claim_next, commit_claim, hindrance, release, reserve, reserved
 from .kept import LONGEST_NOTE, answer_of
+from .reasons import type_name
 from .scope import Claim, Scope, deliver_cancel
 from .tool_call import ToolOutcome, run_tool
 
@@ -327,8 +328,8 @@ async def run_claimed(scope: Scope, claim: Claim, choose: Choose | None = None) 
     await _received(scope, exchange, position, state, result, outcome.code, status, began, None if crashed else choose)
     if crashed:
         error = outcome.error
-        kind = f"{type(error).__module__}.{type(error).__qualname__}" if error is not None else "an error"
-        raise ToolCrashed(tool.name, slot.call.id, effect_id, kind.removeprefix("builtins.")) from error
+        kind = "an error" if error is None else type_name(error)
+        raise ToolCrashed(tool.name, slot.call.id, effect_id, kind) from error
 
 
 async def _hold_for_child(scope: Scope, claim: Claim, kinds: str, began: float) -> None:

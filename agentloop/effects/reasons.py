@@ -10,7 +10,7 @@ from typing import Final
 
 from ..errors import AgentLoopError, LimitExceeded
 
-__all__ = ["code_of", "limit_of"]
+__all__ = ["code_of", "limit_of", "type_name"]
 
 _CHARS: Final = 128
 
@@ -23,6 +23,12 @@ def code_of(error: BaseException) -> str:
         return _word(error.code, error)
     except Exception:  # noqa: BLE001  # a property of somebody else's
         return _class_name(error)
+
+
+def type_name(error: BaseException) -> str:
+    """The qualified name of an error's class, without the module of built-in ones."""
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def limit_of(error: LimitExceeded) -> str:

@@ -30,7 +30,7 @@ from .receipts import Receipt, ReceiptMint
 from .room import BookLimits
 from .slots import SlotState, move
 from .steering import BY_REPLY, Steering
-from .turn import Turn
+from .turn import Slot, Turn
 from .waiting import CHILD, Waiting, waiting_calls
 
 __all__ = ["Book"]
@@ -316,12 +316,8 @@ class Book(Steering, Waiting):
         Raises:
             ConflictError: the run is closed, another execution owns the slot, or it is not under way.
         """
-        turn = self._received(receipt)
+        turn, slot, where = self._executing(receipt, exchange, position)
         self._running(turn)
-        slot = self._slot(turn, exchange, position)
-        where = f"call {exchange}.{position}"
-        if slot.effect_id != receipt.invocation_id:
-            raise ConflictError(where, "expected the execution that claimed this slot, got another source")
         if slot.state == "waiting" and slot.code == CHILD:
             return ()
         if slot.state != "started":
@@ -338,12 +334,8 @@ class Book(Steering, Waiting):
         Raises:
             ConflictError: another execution owns the slot, it has an answer, or it is not the first one.
         """
-        turn = self._received(receipt)
+        turn, slot, where = self._executing(receipt, exchange, position)
         self._running(turn)
-        slot = self._slot(turn, exchange, position)
-        where = f"call {exchange}.{position}"
-        if slot.effect_id != receipt.invocation_id:
-            raise ConflictError(where, "expected the execution that claimed this slot, got another source")
         if slot.state != "started" or slot.attempt != 1:
             raise ConflictError(
                 where, f"expected a first execution that is started, got one that is {slot.state} ({slot.attempt})"
@@ -367,12 +359,8 @@ class Book(Steering, Waiting):
         Raises:
             ConflictError: the run is closed, another execution owns the slot, or it is not under way.
         """
-        turn = self._received(receipt)
+        turn, slot, where = self._executing(receipt, exchange, position)
         self._running(turn)
-        slot = self._slot(turn, exchange, position)
-        where = f"call {exchange}.{position}"
-        if slot.effect_id != receipt.invocation_id:
-            raise ConflictError(where, "expected the execution that claimed this slot, got another source")
         if slot.state != "started":
             raise ConflictError(where, f"expected an execution that is started, got one that is {slot.state}")
         return (
@@ -399,11 +387,7 @@ class Book(Steering, Waiting):
             ConflictError: another execution owns the slot, it has another answer (R83), or
                 ``state`` is not what an execution can come to.
         """
-        turn = self._received(receipt)
-        slot = self._slot(turn, exchange, position)
-        where = f"call {exchange}.{position}"
-        if slot.effect_id != receipt.invocation_id:
-            raise ConflictError(where, "expected the execution that claimed this slot, got another source")
+        turn, slot, where = self._executing(receipt, exchange, position)
         if slot.feedback is not None:
             if slot.state == state and slot.feedback == feedback:
                 return ()
@@ -515,6 +499,15 @@ class Book(Steering, Waiting):
             expected = turn.opened.continues.digest if turn.opened.continues else ""
             actual = head.digest if head else ""
             raise StaleHeadError(name, expected, actual, "expected the head this run began from, got another")
+
+    def _executing(self, receipt: Receipt, exchange: int, position: int) -> tuple[Turn, Slot, str]:
+        """The turn and slot of an execution that is received from its own source, and the place for errors."""
+        turn = self._received(receipt)
+        slot = self._slot(turn, exchange, position)
+        where = f"call {exchange}.{position}"
+        if slot.effect_id != receipt.invocation_id:
+            raise ConflictError(where, "expected the execution that claimed this slot, got another source")
+        return turn, slot, where
 
     def _received(self, receipt: Receipt) -> Turn:
         if not self._mint.made(receipt):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..admission import canonical_text
-from ..effects import Bound, Ledger, ToolOutcome, run_tool
+from ..effects import Bound, Ledger, Refusal, ToolOutcome, beside, run_tool, type_name, used_up
 from ..errors import BudgetError, InputError, ToolCrashed, ToolFailed
 from ..events import ToolEnded, ToolProgress, ToolStarted
 from ..limits import FEEDBACK_BYTES
@@ -83,10 +83,9 @@ class ToolPort:
         text = arguments if isinstance(arguments, str) else canonical_text(dict(arguments or {}))
         admitted = tool.admitted(text)
         call = _Call(request, self._visit, tool, text, admitted.converted)
-        hindered = call.hindrance()
-        if hindered is not None:
-            code, words = hindered
-            return ToolAnswer(kind="failed", text=f"Nothing ran: {words}", code=code, invocation_id=call.id)
+        refusal = call.hindrance()
+        if refusal is not None:
+            return ToolAnswer(kind="failed", text=refusal.text, code=refusal.code, invocation_id=call.id)
         with request.effects:
             async with Bound(request.signal):
                 call.ledger.debit("tool_calls")
@@ -105,17 +104,12 @@ class _Call:
         self._running = 0  # number of the execution that goes on; 0 for none
         self._began = 0.0
 
-    def hindrance(self) -> tuple[str, str] | None:
-        """Why the tool may not begin now, as a code and words."""
-        tool, most = self._tool, self._tool.policy.max_calls
-        left = self._request.pool.busy(self._request.part.run_id)
-        if left is not None and tool.kind != "selection":  # which has no effect that could overlap another
-            words = f"an earlier call of {left} has not ended although its time is over. Try again later."
-            return "thread_busy", words
-        if most is not None and self.ledger.spent("tool_calls") >= most:
-            times = "once" if most == 1 else f"{most} times"
-            return "max_calls", f"{tool.name} can be called {times} in a run, and that is used up."
-        return None
+    def hindrance(self) -> Refusal | None:
+        """Why the tool may not begin now."""
+        tool, busy = self._tool, self._request.pool.busy(self._request.part.run_id)
+        if tool.kind == "selection":  # which has no effect that could overlap another
+            busy = None
+        return beside(busy) or used_up(tool, self.ledger)
 
     async def run(self, arguments: dict[str, Any]) -> ToolAnswer:
         """Run it; its first start is debited."""
@@ -141,9 +135,8 @@ class _Call:
         result, code = outcome.result, outcome.code
         if outcome.kind == "crashed" or result is None:
             self._end("error", "unknown", code)
-            kind = type(outcome.error)
-            name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-            raise ToolCrashed(self._tool.name, self.id, self.id, name) from outcome.error
+            kind = "an error" if outcome.error is None else type_name(outcome.error)
+            raise ToolCrashed(self._tool.name, self.id, self.id, kind) from outcome.error
         said = "".join(one.text for one in result.content)
         self._end("success" if result.status == "ok" else "error", outcome.kind, code, said)
         return ToolAnswer(kind=outcome.kind, text=said, code=code, invocation_id=self.id)
