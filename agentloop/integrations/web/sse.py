@@ -128,8 +128,8 @@ class SSEStream:
     ) -> bool:
         assert self._watch is not None, "it was entered"
         self._watch.cancel()
+        ended_here = bool(self._scope.__exit__(kind, error, trace))  # first: what waits inside it is cancelled
         await asyncio.wait({self._watch})
-        ended_here = bool(self._scope.__exit__(kind, error, trace))
         lost = isinstance(error, ClientGone)
         if (error is None or ended_here) and not self.gone:
             try:
