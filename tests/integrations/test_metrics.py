@@ -26,13 +26,13 @@ AGENT = al.Agent(name="a", tools=[add])
 
 
 async def scraped(client: Client) -> dict[tuple[str, ...], float]:
-    """Each sample by its name and the values of its labels."""
+    """Each sample by its name and the values of its labels, in the order of their names."""
     async with client.session.get(client.url + "/metrics") as response:
         assert response.content_type == "text/plain"
         text = await response.text()
     families = text_string_to_metric_families(text)
     return {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in families
         for sample in family.samples
         if not sample.name.endswith(("_bucket", "_created"))
@@ -60,17 +60,17 @@ async def test_runs_calls_tools_and_answers_are_counted() -> None:
         found = await scraped(client)
     assert found["agentloop_runs_total", "completed"] == 1
     assert found["agentloop_runs_total", "failed"] == 1
-    assert found["agentloop_model_calls_total", "success", ""] == 2
-    assert found["agentloop_model_calls_total", "error", "truncated"] == 1
+    assert found["agentloop_model_calls_total", "", "success"] == 2
+    assert found["agentloop_model_calls_total", "truncated", "error"] == 1
     assert found["agentloop_withdrawn_previews_total",] == 1
     assert found["agentloop_first_preview_seconds_count",] == 3
     assert (found["agentloop_tokens_total", "input"], found["agentloop_tokens_total", "output"]) == (8, 10)
-    assert found["agentloop_tool_calls_total", "add", "done"] == 1
-    assert found["agentloop_tool_calls_total", "", "failed"] == 1
-    assert found["agentloop_http_requests_total", "/api/conversations/{conversation}/turns", "POST", "201"] == 2
-    assert found["agentloop_http_requests_total", "/api/conversations/{conversation}", "GET", "404"] == 1
-    assert found["agentloop_http_requests_total", "", "GET", "404"] == 1
-    assert found["agentloop_http_requests_total", "", "other", "405"] == 1
+    assert found["agentloop_tool_calls_total", "done", "add"] == 1
+    assert found["agentloop_tool_calls_total", "failed", ""] == 1
+    assert found["agentloop_http_requests_total", "POST", "/api/conversations/{conversation}/turns", "201"] == 2
+    assert found["agentloop_http_requests_total", "GET", "/api/conversations/{conversation}", "404"] == 1
+    assert found["agentloop_http_requests_total", "GET", "", "404"] == 1
+    assert found["agentloop_http_requests_total", "other", "", "405"] == 1
     assert (found["agentloop_http_streams",], found["agentloop_turns",]) == (0, 0)
     assert "made_up" not in str(found)
 
