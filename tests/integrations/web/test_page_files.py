@@ -86,8 +86,8 @@ def test_a_hook_for_tests_is_where_it_was(hook: str) -> None:
 
 @pytest.mark.system
 def test_a_built_wheel_has_every_file_of_the_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir"]
-    subprocess.run([*command, str(tmp_path), str(PACKAGE.parent)], check=True, timeout=50)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(PACKAGE.parent)], check=True, timeout=50)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
