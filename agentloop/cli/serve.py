@@ -20,7 +20,7 @@ from aiohttp import web
 from ..agent import Agent
 from ..errors import AgentLoopError, InputError
 from ..integrations.metrics import PrometheusMetrics
-from ..integrations.web import Auth, WebLimits, chat_app
+from ..integrations.web import SERVICE, Auth, WebLimits, chat_app
 from ..integrations.web.problem import Problem
 from ..limits import DRAIN_SECONDS, LEASE_SECONDS
 from ..providers import ChatCompletions
@@ -182,5 +182,6 @@ async def _serve(
             print(f"serving {names} ({counted(len(agents), 'agent')}); store: {where}", file=sys.stderr)
             await stop.wait()
             print("ending: waiting for turns that go on", file=sys.stderr)
+            await app[SERVICE].drain()  # while it still listens: clients read what there is, and are told of the end
         finally:
             await runner.cleanup()

@@ -51,6 +51,8 @@ async def stream_turn(
         view = await service.turn(user, conversation, turn)
         while view.state == "elsewhere":
             view = await _grown(service, user, conversation, turn, stream, view)
+        if view.state == "ended":
+            await service.given_up(user, conversation, turn)
         if view.state != "running":
             break
         after = event_id(user.run(conversation, turn), follower.seen) if follower is not None else None
