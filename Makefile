@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install demo format format-check lint types test system cov bench bench-smoke examples check clean
+.PHONY: help install demo format format-check lint types test system system-packages cov bench bench-smoke examples check clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -42,7 +42,23 @@ $(SYSTEM): $(STAMP)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,system]'
 	@touch $@
 
-system: $(SYSTEM) ## tests with servers, browsers, killed processes and load
+# Programs of the system tests, each with the Debian package that has it. Only what is missing is installed, one after
+# the other: a package may bring the program of the next one.
+system-packages:
+	@fail() { echo "make system needs $$program (Debian package $$package). $$1" >&2; exit 1; }; \
+	updated=; PATH="$$PATH:/usr/sbin"; \
+	for pair in chromium:chromium nginx:nginx-light node:nodejs npm:npm; do \
+	  program=$${pair%%:*} package=$${pair##*:}; \
+	  command -v $$program >/dev/null && continue; \
+	  command -v apt-get >/dev/null || fail "There is no apt-get here: install it by hand."; \
+	  test "$$(id -u)" -eq 0 || fail "Install it, or run this as root."; \
+	  test -n "$$updated" || apt-get -qq update || fail "apt-get update failed."; \
+	  updated=yes; \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends $$package >/dev/null \
+	    || fail "apt-get could not install it."; \
+	done
+
+system: system-packages $(SYSTEM) ## tests with servers, browsers, killed processes and load
 	@$(PY) -m pytest -m "system and not live"; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no system tests selected"; exit 0; fi; exit $$status
 
