@@ -26,6 +26,7 @@ this map and holds the imports to it.
     loop/             9  states, the pure step, the driver
     agent.py          9  Agent, an immutable definition
     results.py        9  what a run came to
+    views/            9  conversations, runs, attempts and calls as a person looks at them
     delegation.py    10  an agent as a tool of another
     basis.py         10  whether a run is taken up with what it was started with
     windows.py       10  one run as its host sees it
@@ -34,11 +35,11 @@ this map and holds the imports to it.
     workflow/        11  nodes on a typed state, checked when defined; the engine that runs them
     contexts.py      11  what of its conversation a run is asked with, chosen before it is stored
     runs.py          12  the runs of a runtime: launched, taken up, driven, let go, ended
-    integrations/    11  what needs another package, a module for each
     conversations.py 13  conversations as a host sees them
     steering.py      13  what a user says to a run that goes on
     unfinished.py    13  what a process left unfinished, as a host sees it
     runtime.py       14  what a host calls: owns provider, store and runs; closes them in the right order
+    integrations/    15  what other programs speak: a chat backend, protocols of clients, optional packages
     testing/         15  scripted provider, replay server, fake clock, recording sink, fixtures
     cli/             16  the command line (with __main__.py)
 """

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .admission import is_unicode
 from .errors import InputError, LostError
 from .exchange import ExchangeRef
 from .limits import check_name
 from .messages import Message
 from .persistence import ConversationRow, ConversationStore
 from .runs import Runs
+from .views import RunView, run_view
 from .windows import check_ref
 
 __all__ = ["Conversations"]
@@ -27,13 +29,44 @@ class Conversations:
     _new_id: Callable[[], str]
     _now_ms: Callable[[], int]
 
-    async def conversations(self) -> list[ConversationRow]:
-        """All conversations, by name.
+    async def conversations(self, *, prefix: str = "") -> list[ConversationRow]:
+        """All conversations whose names begin with ``prefix``, by name, in the order of code points.
 
         Raises:
             PersistenceError: the store failed, or has stopped.
         """
-        return await self._store.conversations()
+        if type(prefix) is not str or not is_unicode(prefix):
+            raise InputError(f"prefix: expected Unicode text, got {type(prefix).__name__}")
+        return await self._store.conversations(prefix=prefix)
+
+    async def turns(self, conversation: str) -> list[RunView]:
+        """The runs of a conversation as a person looks at them, oldest first; see `view`.
+
+        Raises:
+            LostError: there is no such conversation. RestoreError: the store holds facts that cannot be.
+            PersistenceError: the store failed, or has stopped.
+        """
+        check_name("conversation", conversation)
+        return [run_view(row, facts) for row, facts in await self._store.conversation_facts(conversation)]
+
+    async def view(self, ref: str) -> RunView:
+        """A run as a person looks at it: what was said, each attempt with its reply and calls, what is unsettled.
+
+        It is read from the medium, whoever is at the run, and is as far as what is stored. A run that nobody
+        owns is ``unfinished``; in memory nothing is owned, and `is_live` says whether it goes on.
+
+        Raises:
+            LostError: no such run. RestoreError: the store holds facts that cannot be.
+            PersistenceError: the store failed, or has stopped.
+        """
+        check_ref(ref)
+        return run_view(*await self._store.run_facts(ref))
+
+    def is_live(self, ref: str) -> bool:
+        """Whether a run goes on in this runtime at this moment."""
+        check_ref(ref)
+        live = self._runs.live.get(ref)
+        return live is not None and live.goes_on
 
     async def exchanges(self, conversation: str) -> tuple[ExchangeRef, ...]:
         """The complete exchanges that a conversation goes through, oldest first.

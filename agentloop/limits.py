@@ -14,21 +14,26 @@ import msgspec
 from .errors import InputError
 
 __all__ = [
+    "BODY_BYTES",
+    "BODY_SECONDS",
     "CALL_TIMEOUT",
     "CHILD_CONCURRENT_CALLS",
     "CHILD_COUNT",
     "CHILD_DEPTH",
     "CLOSE_SECONDS",
     "COLLECTION_BYTES",
+    "DRAIN_SECONDS",
     "ENCODED_REQUEST_BYTES",
     "EVENT_BYTES",
     "FEEDBACK_BYTES",
     "FIRST_EVENT_TIMEOUT",
+    "GONE_SECONDS",
     "IDLE_TIMEOUT",
     "JOURNAL_RECORDS",
     "JSON_BYTES",
     "JSON_DEPTH",
     "JSON_VALUES",
+    "KEEP_ALIVE_SECONDS",
     "LEASE_SECONDS",
     "LoopLimits",
     "MAX_CALL_TIMEOUT",
@@ -51,12 +56,16 @@ __all__ = [
     "RESEND_DELAY",
     "RESEND_MAX_DELAY",
     "RESPONSE_BYTES",
+    "RUNS",
+    "RUNS_A_USER",
     "SAFE_INTEGER",
     "SETTLE_SECONDS",
     "STORE_EXCHANGES",
     "STORE_ITEM_BYTES",
     "STORE_ORIGINS",
     "STORE_TOTAL_BYTES",
+    "STREAMS",
+    "STREAMS_A_USER",
     "TOOL_GRACE",
     "TOOL_RETRIES",
     "TOOL_THREADS",
@@ -64,6 +73,8 @@ __all__ = [
     "TOTAL_TIMEOUT",
     "Timeouts",
     "WAIT_SECONDS",
+    "WRITE_SECONDS",
+    "WebLimits",
     "check_chars",
     "check_count",
     "check_name",
@@ -119,6 +130,18 @@ TOOL_TIMEOUT: Final = 15.0
 TOOL_GRACE: Final = 2.0
 TOOL_RETRIES: Final = 3
 TOOL_THREADS: Final = 32
+
+# serving over HTTP
+BODY_BYTES: Final = 2 * 1024 * 1024
+BODY_SECONDS: Final = 10.0
+RUNS: Final = 512
+RUNS_A_USER: Final = 8
+STREAMS: Final = 4_096
+STREAMS_A_USER: Final = 32
+KEEP_ALIVE_SECONDS: Final = 15.0
+WRITE_SECONDS: Final = 30.0
+GONE_SECONDS: Final = 10.0
+DRAIN_SECONDS: Final = 20.0
 
 # life of a runtime, in seconds
 LEASE_SECONDS: Final = 30.0
@@ -294,3 +317,38 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         check_count("LoopLimits.collection_bytes", self.collection_bytes, 1_024)
         if self.max_wire_request_bytes is not None:
             check_count("LoopLimits.max_wire_request_bytes", self.max_wire_request_bytes, 1)
+
+
+class WebLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a chat backend takes from its clients.
+
+    Attributes:
+        body_bytes: of one request's body. body_seconds: in which it must have arrived.
+        runs, runs_a_user: turns that go on at the same time, in all and for one user.
+        streams, streams_a_user: event streams that are open, in all and for one user.
+        keep_alive_seconds: of silence before a stream carries a comment.
+        write_seconds: how long a client may take no byte of its stream before it is cut off; what it has not
+            read it gets when it comes back.
+        gone_seconds: how long nobody may follow a turn before it is cancelled, where `chat_app` shall cancel.
+        drain_seconds: how long a shutdown waits for turns that go on.
+
+    Raises:
+        InputError: a value outside its range, by name.
+    """
+
+    body_bytes: int = BODY_BYTES
+    body_seconds: float = BODY_SECONDS
+    runs: int = RUNS
+    runs_a_user: int = RUNS_A_USER
+    streams: int = STREAMS
+    streams_a_user: int = STREAMS_A_USER
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    write_seconds: float = WRITE_SECONDS
+    gone_seconds: float = GONE_SECONDS
+    drain_seconds: float = DRAIN_SECONDS
+
+    def __post_init__(self) -> None:
+        for name in ("body_bytes", "runs", "runs_a_user", "streams", "streams_a_user"):
+            check_count(f"WebLimits.{name}", getattr(self, name), 1)
+        for name in ("body_seconds", "keep_alive_seconds", "write_seconds", "gone_seconds", "drain_seconds"):
+            check_seconds(f"WebLimits.{name}", getattr(self, name))

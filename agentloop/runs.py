@@ -204,7 +204,7 @@ class Runs:
                 wait=wait,
                 begun=begun,
                 parent=parent,
-                numbers=None if new else self._numbers(ref),
+                told=0 if new else self._told(ref),
             )
 
     async def open_within(
@@ -278,7 +278,7 @@ class Runs:
                         kept=True,
                         wait=wait,
                         begun=begun,
-                        numbers=self._numbers(ref),
+                        told=self._told(ref),
                     )
                 except BaseException:
                     if self.sends.of(ref) is None:
@@ -552,12 +552,16 @@ class Runs:
         wait: float | None,
         begun: Begun | None,
         parent: Parent | None = None,
-        numbers: Iterator[int] | None = None,
+        told: int = 0,
     ) -> LiveRun:
-        """Drive a run whose facts are here and which this runtime owns."""
+        """Drive a run whose facts are here and which this runtime owns.
+
+        Args:
+            told: number of the newest event that may have been told of it before.
+        """
         turn = self._store.book.turn(ref)
         before = self.live.get(ref)
-        feed = Feed() if before is None else before.feed.again()
+        feed = Feed(told=told) if before is None else before.feed.again(told)
         live = LiveRun(ref, feed, agent, self.pool, anonymous=anonymous, parent=parent)
         checkpoint = turn.opened.checkpoint
         live.holds, live.kept = 1, (kept or checkpoint) and self._store.durable
@@ -565,7 +569,7 @@ class Runs:
             live.sends, live.patience = self.sends, Patience(wait)
         if self._life.state != "open":  # closing waits for its end
             live.pause, live.stop = live.kept, not live.kept
-        scope = self._scope(agent, asking, live, options, turn, begun, numbers)
+        scope = self._scope(agent, asking, live, options, turn, begun, itertools.count(told + 1) if told else None)
         self.live[ref], live.emitter = live, scope.emitter
         driver = Eager(self._drive(scope, live, asking))
         live.task = driver.task(f"agentloop run {ref}")
@@ -573,8 +577,8 @@ class Runs:
         driver.begin()  # at once: its request need not wait for others that are opened meanwhile
         return live
 
-    def _numbers(self, ref: str) -> Iterator[int]:
-        """Where the events of a run that is taken up go on: after all that were told of it, here or elsewhere.
+    def _told(self, ref: str) -> int:
+        """The number after which the events of a run that is taken up go on: all that were told have one up to it.
 
         What another process told is not stored. By now it has told at most a thousand events for each
         millisecond since the run was opened.
@@ -584,7 +588,7 @@ class Runs:
         if self._store.durable:
             age = self._now_ms() - self._store.book.turn(ref).opened.at_ms
             last = max(last, _EVENTS_A_MS * (max(age, 0) + 1))
-        return itertools.count(last + 1)
+        return last
 
     def _ledger_of(self, agent: Agent[Any], parent: Parent | None = None) -> Ledger:
         limits = agent.limits

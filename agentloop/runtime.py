@@ -180,6 +180,16 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
             await self._runs.close(self._settle_seconds)
 
     @property
+    def fault(self) -> str | None:
+        """Why the store has stopped writing, None while it goes on; only a new runtime can go on from it."""
+        return self._store.fault
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is stored outlives this process."""
+        return self._store.durable
+
+    @property
     def left_over(self) -> tuple[LeftOver, ...]:
         """Tools that have not ended though their calls are over, the oldest first.
 

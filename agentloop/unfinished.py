@@ -7,7 +7,7 @@ became of an effect that nobody knows of; resuming takes the run over and goes o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from .agent import Agent
 from .basis import read_by, require_agent
@@ -22,7 +22,7 @@ from .providers import Provider
 from .results import RunResult, result_in
 from .runs import Runs
 from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
-from .windows import RunInput, RunOptions, admitted, check_options, check_ref
+from .windows import LiveRun, RunInput, RunOptions, admitted, check_options, check_ref
 
 __all__ = ["UnfinishedRuns"]
 
@@ -130,22 +130,33 @@ class UnfinishedRuns:
             UnsettledError: an effect must be settled first; nothing was done but what lookups found,
             and ``__cause__`` is the error of one that failed. Of ``decisions`` as `decide`. Otherwise as `run`.
         """
-        self._life.require_open()
-        check_ref(ref)
-        require_agent(agent)
-        check_options(options)
-        for name in ("conversation", "history", "run_id", "checkpoint"):
-            if options.get(name):
-                raise InputError(f"resume: expected no {name}, which is the run's own")
-        read = read_decisions({} if decisions is None else decisions, ref, below=True)
-        asking = agent.prepare(self._provider.dialect)
-        messages = None if input is None else admitted(asking, input)
-        live = await self._runs.attend(lambda: self._runs.take_up(agent, asking, ref, options, messages, read))
+        live = await self._taken_up(ref, agent, input, decisions, options)
         result = await live.wait_bound()
         if agent is live.agent:
             return result
         turn = await self._store.turn(ref)  # another agent of the same kind drove it here
         return await result_in(turn, self._store.turn, read_by(agent, turn))
+
+    async def take_up(
+        self,
+        ref: str,
+        agent: Agent[Any],
+        *,
+        input: RunInput | None = None,
+        decisions: Mapping[str, Decision] | None = None,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        """As `resume`, but bound to no task, as `submit` is: it returns once the run goes on, or has ended.
+
+        What comes of it is read with `result` and `follow`. A run on a durable store is left unfinished when the
+        runtime closes.
+
+        Raises:
+            As `resume`, of what is wrong before the run goes on.
+        """
+        if "wait" in options:
+            raise InputError("take_up: expected no wait, as no caller waits for the run")
+        await self._taken_up(ref, agent, input, decisions, options)
 
     async def settle_call(
         self,
@@ -214,6 +225,26 @@ class UnfinishedRuns:
             return book.settle_send(turn, attempt_id, author=author, at_ms=self._now_ms())
 
         await self._runs.whole(self._runs.settle_left(ref, step))
+
+    async def _taken_up(
+        self,
+        ref: str,
+        agent: Agent[Any],
+        input: RunInput | None,
+        decisions: Mapping[str, Decision] | None,
+        options: RunOptions,
+    ) -> LiveRun:
+        self._life.require_open()
+        check_ref(ref)
+        require_agent(agent)
+        check_options(options)
+        for name in ("conversation", "history", "run_id", "checkpoint"):
+            if options.get(name):
+                raise InputError(f"resume: expected no {name}, which is the run's own")
+        read = read_decisions({} if decisions is None else decisions, ref, below=True)
+        asking = agent.prepare(self._provider.dialect)
+        messages = None if input is None else admitted(asking, input)
+        return await self._runs.attend(lambda: self._runs.take_up(agent, asking, ref, options, messages, read))
 
     async def _left(self) -> list[Turn]:
         """The runs without an end that go on nowhere, oldest first."""

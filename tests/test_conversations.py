@@ -71,7 +71,16 @@ async def test_conversations_are_listed_with_their_runs(medium: Any) -> None:
         await talk(host, "c", conversation="b first by name")
         rows = await host.conversations()
         assert [row.name for row in rows] == ["b first by name", "c"]
-        assert rows[1] == al.ConversationRow(name="c", runs=tuple(runs), live=None)
+        at = (await host.view(runs[-1])).opened_at_ms
+        assert rows[1] == al.ConversationRow(name="c", runs=tuple(runs), live=None, newest_at_ms=at)
+        assert await host.conversations(prefix="c") == rows[1:]
+        assert await host.conversations(prefix="d") == []
+
+
+async def test_a_prefix_that_is_no_text_is_refused(medium: Any) -> None:
+    async with runtime(medium) as host:
+        with pytest.raises(al.InputError, match="prefix: expected Unicode text, got int"):
+            await host.conversations(prefix=1)  # type: ignore[arg-type]
 
 
 async def test_a_conversation_is_read_at_any_exchange(medium: Any) -> None:

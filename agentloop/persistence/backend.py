@@ -56,11 +56,13 @@ class ConversationRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         runs: ids of its runs, oldest first. live: the one that has not ended.
+        newest_at_ms: wall clock of the opening of its newest run.
     """
 
     name: str
     runs: tuple[str, ...]
     live: str | None
+    newest_at_ms: int
 
 
 class Backend(Protocol):
@@ -113,8 +115,8 @@ class Backend(Protocol):
     async def conversation(self, name: str) -> ConversationRow | None:
         """One conversation's row."""
 
-    async def conversations(self) -> list[ConversationRow]:
-        """All conversations, by name."""
+    async def conversations(self, *, prefix: str = "") -> list[ConversationRow]:
+        """All conversations whose names begin so, by name, in the order of code points."""
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run's row."""

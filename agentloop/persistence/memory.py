@@ -97,9 +97,10 @@ class MemoryBackend:
         runs = self._conversations.get(name)
         return None if runs is None else self._conversation(name, runs)
 
-    async def conversations(self) -> list[ConversationRow]:
+    async def conversations(self, *, prefix: str = "") -> list[ConversationRow]:
         """All conversations, by name."""
-        return [self._conversation(name, runs) for name, runs in sorted(self._conversations.items())]
+        names = sorted(name for name in self._conversations if name.startswith(prefix))
+        return [self._conversation(name, self._conversations[name]) for name in names]
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run's row."""
@@ -189,7 +190,7 @@ class MemoryBackend:
 
     def _conversation(self, name: str, runs: list[str]) -> ConversationRow:
         live = runs[-1] if runs[-1] in self._unfinished else None
-        return ConversationRow(name=name, runs=tuple(runs), live=live)
+        return ConversationRow(name=name, runs=tuple(runs), live=live, newest_at_ms=self._runs[runs[-1]].opened.at_ms)
 
     def _row(self, run_id: str) -> RunRow:
         run = self._runs[run_id]

@@ -32,8 +32,8 @@ class Reader(Protocol):
     async def conversation(self, name: str) -> ConversationRow | None:
         """One conversation's row."""
 
-    async def conversations(self) -> list[ConversationRow]:
-        """All conversations, by name."""
+    async def conversations(self, *, prefix: str = "") -> list[ConversationRow]:
+        """All conversations whose names begin so, by name."""
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run's row."""

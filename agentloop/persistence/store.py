@@ -285,10 +285,40 @@ class Store:
         self._check()
         return await self._read(lambda: self._backend.runs(unfinished=unfinished))
 
-    async def conversations(self) -> list[ConversationRow]:
-        """All conversations, by name."""
+    async def run_facts(self, run_id: str) -> tuple[RunRow, list[Fact]]:
+        """A run's row and its facts, as the medium holds them now.
+
+        Raises:
+            LostError: no such run.
+        """
         self._check()
-        return await self._read(self._backend.conversations)
+        row = await self._row(run_id)
+        facts = await self._read(lambda: self._backend.load_run(run_id))
+        if not facts:  # another process forgot it between the two readings
+            raise LostError("run", run_id)
+        return row, facts
+
+    async def conversation_facts(self, name: str) -> list[tuple[RunRow, list[Fact]]]:
+        """The rows and the facts of a conversation's runs, oldest first, as the medium holds them now.
+
+        The row of one that has ended tells no outcome: its facts do.
+
+        Raises:
+            LostError: there is none of that name.
+        """
+        live = (await self.conversation(name)).live
+        row = None if live is None else await self._read(lambda: self._backend.run(live))
+        runs: dict[str, list[Fact]] = {}
+        for fact in await self._read(lambda: self._backend.load_conversation(name)):
+            runs.setdefault(fact.run_id, []).append(fact)
+        return [
+            (row if row is not None and run_id == live else _row_of(facts[0]), facts) for run_id, facts in runs.items()
+        ]
+
+    async def conversations(self, *, prefix: str = "") -> list[ConversationRow]:
+        """All conversations whose names begin so, by name."""
+        self._check()
+        return await self._read(lambda: self._backend.conversations(prefix=prefix))
 
     async def conversation(self, name: str) -> ConversationRow:
         """One conversation.
@@ -553,3 +583,16 @@ class Store:
             raise
         except Exception as error:
             raise PersistenceError(f"reading the store ended with {type(error).__name__}") from error
+
+
+def _row_of(first: Fact) -> RunRow:
+    """The row of a run that nobody is at, from its first fact."""
+    assert isinstance(first, OriginOpened | RunRedacted | ConversationBranched), "a run begins with one of them"
+    return RunRow(
+        run_id=first.run_id,
+        conversation=first.conversation,
+        agent=first.agent,
+        opened_at_ms=first.at_ms,
+        outcome=None,
+        lease=None,
+    )

@@ -29,7 +29,12 @@ _PREVIEWS = (TextPreview, ReasoningPreview)
 
 
 class Feed:
-    """The log of one run. One event loop; `push` never waits."""
+    """The log of one run. One event loop; `push` never waits.
+
+    Args:
+        high_water: how far the attached follower may be behind.
+        told: sequence number of the newest event that was told of the run before, here or elsewhere.
+    """
 
     __slots__ = (
         "_attached",
@@ -42,12 +47,13 @@ class Feed:
         "_pieces",
         "_room",
         "_sequences",
+        "_since",
         "_waiters",
         "closed",
         "error",
     )
 
-    def __init__(self, *, high_water: int = _HIGH_WATER) -> None:
+    def __init__(self, *, high_water: int = _HIGH_WATER, told: int = 0) -> None:
         self._events: list[Event] = []
         self._sequences = array("q")
         self._edition = 0  # changes when kept events are folded, so that followers look up their place again
@@ -58,6 +64,7 @@ class Feed:
         self._attached: Follower | None = None
         self._high = high_water
         self._last = self._own = 0  # index of the first event that was not told before
+        self._since = told + 1  # everything from this sequence number on was kept, or taken back
         self.error: BaseException | None = None
         self.closed = False
 
@@ -87,16 +94,18 @@ class Feed:
         """Sequence number of the newest event, 0 before the first."""
         return self._last
 
-    def again(self) -> Feed:
+    def again(self, told: int) -> Feed:
         """The log of the same run where it goes on after it had left off.
 
         What was told of it since it began or went on the last time comes first, so that whoever has read
         a part of that misses nothing. What is older is gone: a host may have it go on again and again.
         """
-        feed = Feed(high_water=self._high)
+        feed = Feed(high_water=self._high, told=told)
         feed._events, feed._sequences = self._events[self._own :], self._sequences[self._own :]
         feed._own, feed._last = len(feed._events), self._last
         feed._pieces = {at: pieces for at, pieces in self._pieces.items() if at in feed._sequences}
+        if feed._events:
+            feed._since = self._since if self._own == 0 else feed._sequences[0]
         return feed
 
     @property
@@ -195,12 +204,15 @@ class Follower:
 
     Attributes:
         seen: sequence number of the newest event it returned.
+        missed: whether events between the one that it was to read on after, and the first one it gets, are not
+            kept any more, as another process told them, or they are old; what came of them is in the facts.
     """
 
-    __slots__ = ("_at", "_edition", "_feed", "seen")
+    __slots__ = ("_at", "_edition", "_feed", "missed", "seen")
 
     def __init__(self, feed: Feed, after: int) -> None:
         self._feed, self.seen = feed, after
+        self.missed = after + 1 < feed._since
         self._edition = -1
         self._at = 0
 
@@ -216,17 +228,8 @@ class Follower:
         """
         feed = self._feed
         while True:
-            if self._edition != feed._edition:
-                self._edition = feed._edition
-                self._at = feed._locate(self.seen)
-            if self._at < len(feed._events):
-                event, sequence = feed._events[self._at], feed._sequences[self._at]
-                self._at += 1
-                if feed._pieces:
-                    event = feed._unseen(event, sequence, self.seen)
-                self.seen = sequence
-                if feed._room is not None and feed._last - self.seen <= feed._high // 2:
-                    feed._free()
+            event = self.next_nowait()
+            if event is not None:
                 return event
             if feed.closed:
                 if feed.error is not None:
@@ -240,3 +243,20 @@ class Follower:
                 if waiter in feed._waiters:  # nobody woke it
                     feed._waiters.remove(waiter)
                 raise
+
+    def next_nowait(self) -> Event | None:
+        """The next event where there is one to read at once; None where there is none yet, or no more."""
+        feed = self._feed
+        if self._edition != feed._edition:
+            self._edition = feed._edition
+            self._at = feed._locate(self.seen)
+        if self._at >= len(feed._events):
+            return None
+        event, sequence = feed._events[self._at], feed._sequences[self._at]
+        self._at += 1
+        if feed._pieces:
+            event = feed._unseen(event, sequence, self.seen)
+        self.seen = sequence
+        if feed._room is not None and feed._last - self.seen <= feed._high // 2:
+            feed._free()
+        return event

@@ -266,7 +266,7 @@ class BackendContract:
         await backend.append(facts, after="")
         with pytest.raises(StaleHeadError):
             await backend.append([msgspec.structs.replace(facts[0], run_id="b2")], after="")
-        assert await backend.conversation("d") == ConversationRow(name="d", runs=("b",), live=None)
+        assert await backend.conversation("d") == ConversationRow(name="d", runs=("b",), live=None, newest_at_ms=5)
         row = await backend.run("b")
         assert row == RunRow(run_id="b", conversation="d", agent="", opened_at_ms=5, outcome="branched", lease=None)
         assert await backend.runs(unfinished=True) == []
@@ -292,7 +292,7 @@ class BackendContract:
         book.install(flat(batches))
         await backend.redact(tombstone(book.turn("r2"), author="Ada", at_ms=9))
         await backend.append(branched("b", "d", batches), after="")
-        assert await backend.conversation("d") == ConversationRow(name="d", runs=("b",), live=None)
+        assert await backend.conversation("d") == ConversationRow(name="d", runs=("b",), live=None, newest_at_ms=5)
 
     async def test_a_branch_of_a_branch_that_went_on_is_made(self, backend: Backend) -> None:
         """The first run of its source is a branch, which has no origin."""
@@ -300,7 +300,7 @@ class BackendContract:
         for batch in (*history("r1"), branched("b", "d", history("r1")), *went_on):
             await backend.append(batch)
         await backend.append(branched("b2", "e", went_on), after="")
-        assert await backend.conversation("e") == ConversationRow(name="e", runs=("b2",), live=None)
+        assert await backend.conversation("e") == ConversationRow(name="e", runs=("b2",), live=None, newest_at_ms=5)
 
     async def test_closing_twice_is_harmless(self, backend: Backend) -> None:
         await backend.close()
@@ -416,12 +416,20 @@ class BackendContract:
         for batch in first:
             await backend.append(batch)
         await backend.append(second[0])
-        ended = ConversationRow(name="\u00e9", runs=("r2", "r1"), live=None)
-        going = ConversationRow(name="z", runs=("r3",), live="r3")
+        ended = ConversationRow(name="\u00e9", runs=("r2", "r1"), live=None, newest_at_ms=1)
+        going = ConversationRow(name="z", runs=("r3",), live="r3", newest_at_ms=1)
         assert await backend.conversations() == [going, ended]
         assert (await backend.conversation("z"), await backend.conversation("\u00e9")) == (going, ended)
         await backend.append(flat(second[1:]))
-        assert await backend.conversation("z") == ConversationRow(name="z", runs=("r3",), live=None)
+        assert await backend.conversation("z") == ConversationRow(name="z", runs=("r3",), live=None, newest_at_ms=1)
+
+    async def test_conversations_are_listed_by_the_beginning_of_their_names(self, backend: Backend) -> None:
+        names = ["a", "a.", "a.1", "a.\u00e9", "a.\U0010ffff\U0010ffff", "a/", "b.1", "A.1", "a%1", "a_1"]
+        for at, name in enumerate(names):
+            await backend.append(history(f"r{at}", conversation=name)[0])
+        for prefix in ("", "a", "a.", "a.1", "a%", "a_", "a.\U0010ffff", "c"):
+            found = [row.name for row in await backend.conversations(prefix=prefix)]
+            assert found == sorted(name for name in names if name.startswith(prefix))
 
     @pytest.mark.parametrize("name", ["\x00", "a\x00b", "\U0010ffff", "'; DROP TABLE runs --", " ", "", "C"])
     async def test_names_are_any_text_and_compared_exactly(self, backend: Backend, name: str) -> None:
@@ -442,7 +450,9 @@ class BackendContract:
         for batch in one[1:]:
             await backend.append(batch)
         await backend.append(two[0], after="r1")
-        assert await backend.conversation("c") == ConversationRow(name="c", runs=("r1", "r2"), live="r2")
+        assert await backend.conversation("c") == ConversationRow(
+            name="c", runs=("r1", "r2"), live="r2", newest_at_ms=1
+        )
 
     @pytest.mark.parametrize("after", ["", "r0", "r2"])
     async def test_a_run_on_another_head_is_refused_with_both_named(self, backend: Backend, after: str) -> None:

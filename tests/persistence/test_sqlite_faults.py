@@ -485,7 +485,7 @@ async def test_a_read_that_fails_harms_no_other(path: Path, monkeypatch: pytest.
     async with store(path) as backend:
         await backend.append(solo("r1")[0])
 
-        def bad(connection: sqlite3.Connection) -> None:
+        def bad(connection: sqlite3.Connection, **_: object) -> None:
             connection.execute("SELECT colour FROM facts")
 
         monkeypatch.setattr(rows, "conversations", bad)

@@ -377,3 +377,54 @@ async def test_what_is_kept_of_long_text_is_one_event() -> None:
     await line.call(*["x"] * 1_000)
     assert len(line.feed._events) == 3
     assert short(await taken(line.feed.follow(after=500)))[0] == f"model.output 499:{'x' * 501}"
+
+
+# -- what can be read at once, and what cannot be read any more
+
+
+async def test_what_is_there_can_be_read_without_waiting() -> None:
+    line = Line()
+    follower = line.feed.follow()
+    assert follower.next_nowait() is None
+    await line.start()
+    await line.show("he")
+    assert short([event for _ in range(2) if (event := follower.next_nowait())]) == ["model.start", "model.output 0:he"]
+    assert follower.next_nowait() is None
+    await line.end()
+    line.feed.close()
+    assert short([event async for event in follower]) == ["model.end"]
+    assert follower.next_nowait() is None
+
+
+async def test_a_reader_from_the_beginning_of_a_whole_log_misses_nothing() -> None:
+    line = Line()
+    assert not line.feed.follow().missed
+    await line.call("he", "llo", status="error")  # the previews are taken back, not missed
+    assert [line.feed.follow(after=after).missed for after in range(5)] == [False] * 5
+
+
+async def test_a_reader_of_a_run_that_another_process_began_is_told_that_it_misses_events() -> None:
+    feed = Feed(told=1_000)
+    assert [feed.follow(after=after).missed for after in (0, 7, 999)] == [True] * 3
+    assert not feed.follow(after=1_000).missed
+
+
+async def test_a_log_that_goes_on_again_and_again_misses_what_is_older_than_the_last_time() -> None:
+    line = Line()
+    await line.call("one")
+    again = line.feed.again(line.feed.last)
+    assert not again.follow().missed
+    assert short(await taken(again.follow())) == ["model.start", "model.output 0:one", "model.end"]
+    start = again.last + 1
+    for sequence in (start, start + 1):
+        again.push(await _noted(), sequence)
+    third = again.again(again.last)
+    assert third.follow().missed
+    assert third.follow(after=start - 2).missed
+    assert not third.follow(after=start - 1).missed
+
+
+async def _noted() -> Event:
+    line = Line()
+    line.note()
+    return await line.feed.follow().__anext__()

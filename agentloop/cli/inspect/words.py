@@ -7,7 +7,7 @@ from typing import Final
 
 from ...exchange import Checkpoint, CompletedPoint, ModelPoint, PreparedPoint, ToolsPoint
 from ...messages import Usage
-from .views import AttemptView, RunView
+from ...views import AttemptView, RunView
 
 __all__ = [
     "answered",

@@ -26,8 +26,9 @@ _FACTS_OF_CONVERSATION: Final = """
 """
 _CONVERSATIONS: Final = """
     SELECT conversation, array_agg(run_id ORDER BY position),
-        (array_agg(outcome IS NULL ORDER BY position DESC))[1]
+        (array_agg(outcome IS NULL ORDER BY position DESC))[1], (array_agg(opened_at_ms ORDER BY position DESC))[1]
     FROM runs WHERE conversation IS NOT NULL AND ($1::text IS NULL OR conversation = $1)
+        AND starts_with(conversation, $2)
     GROUP BY conversation
 """
 _RUNS: Final = """
@@ -171,12 +172,12 @@ class PostgresBackend:
 
     async def conversation(self, name: str) -> ConversationRow | None:
         """One conversation's row."""
-        rows = await self._conversations(kept(name))
+        rows = await self._conversations(kept(name), "")
         return rows[0] if rows else None
 
-    async def conversations(self) -> list[ConversationRow]:
+    async def conversations(self, *, prefix: str = "") -> list[ConversationRow]:
         """All conversations, by name."""
-        return sorted(await self._conversations(None), key=lambda row: row.name)
+        return sorted(await self._conversations(None, kept(prefix)), key=lambda row: row.name)
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run's row."""
@@ -264,15 +265,15 @@ class PostgresBackend:
     def _decoded(self, rows: Sequence[Any]) -> list[Fact]:
         return [decode_record(record.encode(), where=f"{self._link.place}, fact {seq}") for seq, record in rows]
 
-    async def _conversations(self, name: str | None) -> list[ConversationRow]:
-        rows = await self._link.fetch("reading conversations", _CONVERSATIONS, name)
+    async def _conversations(self, name: str | None, prefix: str) -> list[ConversationRow]:
+        rows = await self._link.fetch("reading conversations", _CONVERSATIONS, name, prefix)
         return [_conversation_row(row) for row in rows]
 
 
 def _conversation_row(row: Any) -> ConversationRow:
-    name, keys, goes_on = row
+    name, keys, goes_on, newest_at_ms = row
     runs = tuple(map(given, keys))
-    return ConversationRow(name=given(name), runs=runs, live=runs[-1] if goes_on else None)
+    return ConversationRow(name=given(name), runs=runs, live=runs[-1] if goes_on else None, newest_at_ms=newest_at_ms)
 
 
 def _held_run(row: Any) -> HeldRun:

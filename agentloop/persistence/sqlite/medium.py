@@ -172,9 +172,9 @@ class SQLiteBackend:
         found = await self._read(rows.conversations, name)
         return found[0] if found else None
 
-    async def conversations(self) -> list[ConversationRow]:
+    async def conversations(self, *, prefix: str = "") -> list[ConversationRow]:
         """All conversations, by name."""
-        return await self._read(rows.conversations)
+        return await self._read(rows.conversations, prefix=prefix)
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run's row."""

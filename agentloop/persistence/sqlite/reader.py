@@ -52,9 +52,9 @@ class SQLiteReader:
         found = self._read(rows.conversations, name)
         return found[0] if found else None
 
-    async def conversations(self) -> list[ConversationRow]:
+    async def conversations(self, *, prefix: str = "") -> list[ConversationRow]:
         """All conversations, by name."""
-        return self._read(rows.conversations)
+        return self._read(rows.conversations, prefix=prefix)
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run's row."""

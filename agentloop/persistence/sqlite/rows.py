@@ -218,16 +218,29 @@ def _fact(seq: int, crc: int, record: bytes, *, path: str) -> Fact:
     return decode_record(record, where=where)
 
 
-def conversations(connection: sqlite3.Connection, name: str | None = None) -> list[ConversationRow]:
-    """All conversations by name, or the one of that name."""
-    which, values = ("= ?", (name,)) if name is not None else ("IS NOT NULL", ())
-    query = f"SELECT conversation, run_id, outcome FROM runs WHERE conversation {which} ORDER BY conversation, position"  # noqa: S608
+def conversations(
+    connection: sqlite3.Connection, name: str | None = None, *, prefix: str = ""
+) -> list[ConversationRow]:
+    """All conversations by name, those whose names begin with ``prefix``, or the one of that name."""
+    which = "conversation IS NOT NULL"
+    values: tuple[str | bytes, ...] = ()
+    if name is not None:
+        which, values = "conversation = ?", (name,)
+    elif prefix:  # text is compared by its bytes in UTF-8; a byte 0xFF is after all that can follow
+        which, values = "conversation >= ? AND conversation < CAST(? AS TEXT)", (prefix, prefix.encode() + b"\xff")
+    query = (
+        "SELECT conversation, run_id, outcome, opened_at_ms FROM runs "  # noqa: S608
+        f"WHERE {which} ORDER BY conversation, position"
+    )
     found: dict[str, list[str]] = {}
-    live: dict[str, str | None] = {}
-    for conversation, run_id, outcome in connection.execute(query, values).fetchall():
+    newest: dict[str, tuple[str | None, int]] = {}
+    for conversation, run_id, outcome, opened_at_ms in connection.execute(query, values).fetchall():
         found.setdefault(conversation, []).append(run_id)
-        live[conversation] = run_id if outcome is None else None
-    return [ConversationRow(name=name, runs=tuple(runs), live=live[name]) for name, runs in found.items()]
+        newest[conversation] = (run_id if outcome is None else None, opened_at_ms)
+    return [
+        ConversationRow(name=name, runs=tuple(runs), live=newest[name][0], newest_at_ms=newest[name][1])
+        for name, runs in found.items()
+    ]
 
 
 def runs(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentloop.cli.inspect.views import RunView
 from agentloop.cli.inspect.words import clean, clock, counted, cut, duration, size
+from agentloop.views import RunView
 
 
 @pytest.mark.parametrize(

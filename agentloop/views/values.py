@@ -1,4 +1,4 @@
-"""What a person looks at, as values: conversations, runs, attempts, calls. JSON is made of them as they are.
+"""The values: conversations, runs, attempts, calls. JSON is made of them as they are.
 
 The time of a send or a call is that from its claim to its recorded end. It is None where a record told
 none (version 1 did not), where a host settled it long after, and where a clock was set back.
@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from ...exchange import CHILD, CallBasis, Checkpoint
-from ...messages import Usage
+from ..exchange import CHILD, CallBasis, Checkpoint
+from ..messages import Usage
 
 __all__ = [
     "AttemptView",

@@ -1,0 +1,534 @@
+"""What clients of all protocols ask for, without a word of HTTP but the one that tells who asks.
+
+It stands on `Runtime.submit`, `follow`, `result`, `cancel`, `take_up`, `decide` and the two that settle: turns
+live in the runtime, and this keeps nothing that could not be read again, but who follows what at the moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Literal
+
+import msgspec
+from aiohttp import web
+
+from ...agent import Agent
+from ...decisions import Decision, WaitingCall
+from ...errors import AgentLoopError, InputError, LostError, OutcomeError
+from ...limits import WebLimits
+from ...messages import TextPart, ToolResult
+from ...runtime import Runtime
+from ...sinks import Follower
+from ...views import CallView, RunView
+from ...windows import RunInput
+from .body import read_body
+from .places import Places
+from .problem import Problem
+from .sse import SSEStream
+from .turn import TurnView, UnsettledOf, needs_person, turn_view
+from .user import Auth, User
+
+__all__ = ["ClientGonePolicy", "ConversationItem", "Service", "Settlement"]
+
+_log = logging.getLogger("agentloop.web")
+
+ClientGonePolicy = Literal["detach", "cancel"]
+"""What becomes of a turn that nobody follows any more: it goes on, or it is cancelled after a while."""
+
+_TITLE_CHARS = 80
+_TITLES = 4_096
+"""How long a title may be, and how many are kept."""
+
+
+class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation in a user's list.
+
+    Attributes:
+        title: the beginning of what was said first. updated_at_ms: when its newest turn began.
+        turns: how many it has. live: the one that has not ended, None where all have.
+    """
+
+    id: str
+    title: str
+    updated_at_ms: int
+    turns: int
+    live: str | None
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a person says became of a call: ``done`` or ``failed`` with what it said, or ``not_done``: it may run."""
+
+    outcome: Literal["done", "failed", "not_done"]
+    text: str = ""
+
+
+class Service:
+    """Serves agents of one runtime to many users. One event loop; `drain` and `close` end it.
+
+    Args:
+        runtime: open for as long as this is used; whoever opened it closes it.
+        agents: served under their names, the first one where a client names none.
+        auth: says who asks; None makes everybody the same user.
+        client_gone: None is ``detach`` on a durable store, else ``cancel``.
+        deps: makes what tools are given as ``ctx.deps``, of a user's name; None is none.
+
+    Attributes:
+        agents: by name. limits: as given. client_gone: as decided.
+        runs, streams: places that are taken. draining: whether nothing new is begun any more.
+
+    Raises:
+        InputError: no agent, two of one name, or another type.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        agents: Sequence[Agent[Any]],
+        *,
+        auth: Auth | None,
+        limits: WebLimits | None = None,
+        client_gone: ClientGonePolicy | None = None,
+        deps: Callable[[str], Any] | None = None,
+    ) -> None:
+        if not isinstance(runtime, Runtime):
+            raise InputError(f"runtime: expected a Runtime, got {type(runtime).__name__}")
+        self.agents: Mapping[str, Agent[Any]] = _by_name(agents)
+        if auth is not None and not callable(auth):
+            raise InputError(f"auth: expected an async function of a request, or None, got {type(auth).__name__}")
+        if client_gone not in (None, "detach", "cancel"):
+            raise InputError("client_gone: expected None, 'detach' or 'cancel'")
+        if deps is not None and not callable(deps):
+            raise InputError(f"deps: expected a function of a user's name, or None, got {type(deps).__name__}")
+        if limits is not None and type(limits) is not WebLimits:
+            raise InputError(f"limits: expected WebLimits, got {type(limits).__name__}")
+        self.runtime, self.limits = runtime, limits or WebLimits()
+        self.client_gone: ClientGonePolicy = client_gone or ("detach" if runtime.durable else "cancel")
+        self._auth, self._deps = auth, deps
+        self.runs = Places("runs", total=self.limits.runs, a_user=self.limits.runs_a_user)
+        self.streams = Places("streams", total=self.limits.streams, a_user=self.limits.streams_a_user)
+        self.draining = False
+        self._turns: dict[str, asyncio.Task[None]] = {}  # those that go on here, by the run's id
+        self._readers: dict[str, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._cancelling: set[asyncio.Task[None]] = set()
+        self._open: set[SSEStream] = set()
+        self._titles: dict[str, str] = {}
+
+    # -- who and what
+
+    async def identify(self, request: web.Request) -> User:
+        """Who sends a request.
+
+        Raises:
+            Problem: 401, it is nobody known.
+        """
+        if self._auth is None:
+            return User.of("anyone")
+        name = await self._auth(request)
+        if name is None:
+            headers = {"WWW-Authenticate": "Bearer"}
+            raise Problem(401, "unauthorized", "expected a request of a known user, got another", headers=headers)
+        return User.of(name)
+
+    async def read_body(self, request: web.Request) -> bytes:
+        """The body of a request, within the limits; see `read_body`."""
+        return await read_body(request, self.limits)
+
+    def agent(self, name: str | None) -> Agent[Any]:
+        """The agent of that name, or the first one.
+
+        Raises:
+            Problem: 404, none has that name.
+        """
+        if name is None:
+            return next(iter(self.agents.values()))
+        agent = self.agents.get(name)
+        if agent is None:
+            raise Problem(404, "unknown_agent", f"agent: expected one of {', '.join(self.agents)}, got another name")
+        return agent
+
+    def deps(self, user: User) -> Any:
+        """What tools of a user's turns are given."""
+        return None if self._deps is None else self._deps(user.name)
+
+    def require_open(self) -> None:
+        """Refuse to begin anything while this is about to end.
+
+        Raises:
+            Problem: 503 with ``Retry-After``.
+        """
+        if self.draining:
+            raise Problem(503, "draining", "this server is about to stop", retry_after=5)
+
+    # -- reading
+
+    async def conversations(self, user: User, *, limit: int) -> list[ConversationItem]:
+        """A user's conversations, the one with the newest turn first."""
+        rows = await self.runtime.conversations(prefix=user.prefix)
+        rows.sort(key=lambda row: (row.newest_at_ms, row.name), reverse=True)
+        return [
+            ConversationItem(
+                id=row.name.removeprefix(user.prefix),
+                title=await self._title(row.runs),
+                updated_at_ms=row.newest_at_ms,
+                turns=len(row.runs),
+                live=None if row.live is None else row.live.rpartition(".")[2],
+            )
+            for row in rows[:limit]
+        ]
+
+    async def turns(self, user: User, conversation: str) -> list[TurnView]:
+        """All turns of a conversation, oldest first.
+
+        Raises:
+            LostError: the user has none of that id.
+        """
+        views = await self.runtime.turns(user.conversation(conversation))
+        return [
+            await self._turn(view, conversation, view.run_id.rpartition(".")[2])
+            for view in views
+            if view.kind != "branch"
+        ]
+
+    async def turn(self, user: User, conversation: str, turn: str) -> TurnView:
+        """One turn, as far as it is stored.
+
+        Raises:
+            LostError: the user has none of these ids.
+        """
+        return await self._turn(await self.runtime.view(user.run(conversation, turn)), conversation, turn)
+
+    # -- turns
+
+    async def begin(
+        self, user: User, conversation: str, turn: str, agent: str | None, input: RunInput
+    ) -> tuple[TurnView, bool]:
+        """Begin a turn; one that is there already, with the same words, is not begun again.
+
+        Returns:
+            The turn, and whether it is new.
+
+        Raises:
+            Problem: 409, it is there with other words or for another agent. 429, 503: not now.
+            ConflictError: the conversation has a turn that has not ended. InputError: bad input.
+        """
+        ref = user.run(conversation, turn)
+        served = self.agent(agent)
+        known = await self._known(ref)
+        if known is not None:
+            _check_same(known, served, input)
+            return await self._turn(known, conversation, turn), False
+        self.require_open()
+        with self._beginning(user, ref):
+            await self.runtime.submit(
+                served,
+                input,
+                conversation=user.conversation(conversation),
+                run_id=ref,
+                deps=self.deps(user),
+            )
+        return await self.turn(user, conversation, turn), True
+
+    async def decide(self, user: User, conversation: str, turn: str, decisions: Mapping[str, Decision]) -> TurnView:
+        """Store what a person decides about calls of a turn that wait, and have it go on.
+
+        Raises:
+            Problem: 503, 429: not now. Otherwise as `Runtime.resume`.
+        """
+        return await self._take_up(user, conversation, turn, decisions)
+
+    async def resume(self, user: User, conversation: str, turn: str) -> TurnView:
+        """Have a turn go on that was left unfinished. Raises as `decide`."""
+        return await self._take_up(user, conversation, turn, None)
+
+    async def ask_again(self, user: User, conversation: str, turn: str, calls: Mapping[str, Settlement]) -> TurnView:
+        """Settle all that nobody knows of: sends brought nothing, and of each call a person says; then go on.
+
+        Args:
+            calls: by the id of the `UnsettledOf`; all of them, and no other.
+
+        Raises:
+            Problem: 400, a call is missing or is none. 409, nothing is unsettled. Otherwise as `decide`.
+        """
+        self.require_open()
+        ref = user.run(conversation, turn)
+        view = await self.turn(user, conversation, turn)
+        if view.state != "unsettled":
+            raise Problem(409, "not_unsettled", f"turn: expected one that is unsettled, got one that is {view.state}")
+        asked = {item.id for item in view.unsettled if item.kind == "call"}
+        if asked != calls.keys():
+            message = f"calls: expected what became of {sorted(asked) or 'no call'}, got {len(calls)} others or fewer"
+            raise Problem(400, "bad_request", message)
+        bound = self.agent(view.agent).limits.feedback_bytes
+        for item in view.unsettled:
+            await self._settle(user, ref, item, calls.get(item.id), feedback_bytes=bound)
+        return await self._take_up(user, conversation, turn, None)
+
+    async def discard(self, user: User, conversation: str, turn: str) -> TurnView:
+        """End a turn whatever is unknown of it: nobody waits for that any more. As `Runtime.cancel` with an author."""
+        await self.runtime.cancel(user.run(conversation, turn), author=user.name)
+        return await self.turn(user, conversation, turn)
+
+    async def cancel(self, user: User, conversation: str, turn: str) -> TurnView:
+        """Cancel a turn that goes on, or that waits. Raises as `Runtime.cancel` without an author."""
+        await self.runtime.cancel(user.run(conversation, turn))
+        return await self.turn(user, conversation, turn)
+
+    async def forget(self, user: User, conversation: str) -> None:
+        """Drop a conversation. Raises as `Runtime.forget`."""
+        name = user.conversation(conversation)
+        for run in (await self.runtime.turns(name))[:1]:
+            self._titles.pop(run.run_id, None)
+        await self.runtime.forget(conversation=name)
+
+    def follow(self, user: User, conversation: str, turn: str, *, after: str | None) -> Follower | None:
+        """The events of a turn, where this process still has some of it; None where it has none.
+
+        Raises:
+            InputError: ``after`` is no id of this turn's events.
+        """
+        try:
+            return self.runtime.follow(user.run(conversation, turn), after=after)
+        except LostError:
+            return None
+
+    @contextmanager
+    def reading(self, user: User, conversation: str, turn: str) -> Iterator[None]:
+        """Say, for the time of a block, that somebody follows a turn."""
+        ref = user.run(conversation, turn)
+        self._readers[ref] = self._readers.get(ref, 0) + 1
+        self._stop_timer(ref)
+        try:
+            yield
+        finally:
+            self._readers[ref] -= 1
+            if not self._readers[ref]:
+                del self._readers[ref]
+                self._unfollowed(ref)
+
+    @asynccontextmanager
+    async def streaming(self, user: User, stream: SSEStream) -> AsyncIterator[SSEStream]:
+        """Open a stream, in a place of its own, until it ends or this is closed.
+
+        Raises:
+            Problem: 429, no place is left.
+        """
+        with self.streams.hold(user):
+            async with stream:
+                self._open.add(stream)
+                try:
+                    yield stream
+                finally:
+                    self._open.discard(stream)
+
+    def stream(self, request: web.Request, *, headers: Mapping[str, str] | None = None) -> SSEStream:
+        """A stream with this service's times."""
+        return SSEStream(
+            request,
+            keep_alive=self.limits.keep_alive_seconds,
+            write_seconds=self.limits.write_seconds,
+            headers=headers,
+        )
+
+    # -- its end
+
+    async def drain(self) -> None:
+        """Begin nothing more, wait ``drain_seconds`` for what goes on, then end all streams."""
+        self.draining = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._turns:
+            await asyncio.wait(self._turns.values(), timeout=self.limits.drain_seconds)
+        for stream in tuple(self._open):
+            stream.cut()
+
+    async def close(self) -> None:
+        """Let go of everything; turns that go on are the runtime's."""
+        self.draining = True
+        tasks = [*self._turns.values(), *self._cancelling]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- private
+
+    async def _known(self, ref: str) -> RunView | None:
+        try:
+            return await self.runtime.view(ref)
+        except LostError:
+            return None
+
+    async def _title(self, runs: Sequence[str]) -> str:
+        first = runs[0]
+        if first not in self._titles:
+            view = await self._known(first)
+            said = [] if view is None else [message for message in view.messages if message.role == "user"]
+            line = said[-1].text.strip().partition("\n")[0] if said else ""
+            if len(self._titles) >= _TITLES:
+                self._titles.pop(next(iter(self._titles)))
+            self._titles[first] = line if len(line) <= _TITLE_CHARS else f"{line[: _TITLE_CHARS - 1]}…"
+        return self._titles[first]
+
+    async def _turn(self, view: RunView, conversation: str, turn: str) -> TurnView:
+        live = self.runtime.is_live(view.run_id)
+        agent = self.agents.get(view.agent)
+        unsettled: list[UnsettledOf] = []
+        waiting: Sequence[WaitingCall] = ()
+        if view.state == "unfinished" and not live:
+            unsettled = [item async for item in self._unsettled(view)]
+            if any(call.state == "waiting" for call in view.calls):
+                waiting = await self._waiting(view.run_id)
+        return turn_view(
+            view, turn=turn, conversation=conversation, agent=agent, live=live, waiting=waiting, unsettled=unsettled
+        )
+
+    async def _waiting(self, ref: str) -> Sequence[WaitingCall]:
+        try:
+            return (await self.runtime.result(ref)).waiting
+        except OutcomeError:  # all is decided, and it has not gone on yet
+            return ()
+        except AgentLoopError as error:  # it left off here with that; the turn says what is unsettled
+            _log.info("run %s left off: %s", ref, type(error).__name__)
+            return ()
+
+    async def _unsettled(self, view: RunView, path: str = "") -> AsyncIterator[UnsettledOf]:
+        """What a person has to settle of a run, and of those that agents do for its calls that wait."""
+        for item in needs_person(view, self._recovers(view.agent), path=path):
+            yield item
+        for call in view.calls:
+            if call.waits_for_child and call.effect_id is not None:
+                child = await self._known(call.effect_id)
+                if child is not None and child.state == "unfinished":
+                    async for item in self._unsettled(child, f"{path}{call.exchange}.{call.position}/"):
+                        yield item
+
+    def _recovers(self, agent: str) -> Callable[[CallView], bool]:
+        """Whether a call of an agent's is recovered without a person: it is repeated, or was not looked up yet."""
+        served = self.agents.get(agent)
+
+        def settles(call: CallView) -> bool:
+            tool = None if served is None else served.toolset.get(call.tool)
+            kind = "none" if tool is None else tool.policy.recovery_kind
+            return kind == "repeat" or (kind == "lookup" and call.state == "started")
+
+        return settles
+
+    async def _settle(
+        self, user: User, ref: str, item: UnsettledOf, said: Settlement | None, *, feedback_bytes: int
+    ) -> None:
+        path = item.id.rpartition("/")[0] if item.kind == "call" else ""
+        run = f"{ref}/{path}" if path else ref
+        if item.kind == "send":
+            assert item.attempt_id is not None, "a send has an attempt"
+            await self.runtime.settle_send(run, item.attempt_id, author=user.name)
+            return
+        assert said is not None, "each call was named"
+        assert item.exchange is not None, "a call has a place"
+        assert item.position is not None, "a call has a place"
+        result = None
+        if said.outcome != "not_done":
+            result = ToolResult.ok(said.text) if said.outcome == "done" else ToolResult.error(said.text)
+        await self.runtime.settle_call(
+            run, item.exchange, item.position, author=user.name, result=result, feedback_bytes=feedback_bytes
+        )
+
+    async def _take_up(
+        self, user: User, conversation: str, turn: str, decisions: Mapping[str, Decision] | None
+    ) -> TurnView:
+        self.require_open()
+        ref = user.run(conversation, turn)
+        view = await self.runtime.view(ref)
+        with self._beginning(user, ref):
+            await self.runtime.take_up(ref, self.agent(view.agent), decisions=decisions, deps=self.deps(user))
+        return await self.turn(user, conversation, turn)
+
+    @contextmanager
+    def _beginning(self, user: User, ref: str) -> Iterator[None]:
+        """Have a place for a run from here to its end, which a task of its own waits for."""
+        self.runs.take(user)
+        try:
+            yield
+        except BaseException:
+            self.runs.give_back(user)
+            raise
+        if ref in self._turns:  # it has one
+            self.runs.give_back(user)
+            return
+        self._turns[ref] = asyncio.get_running_loop().create_task(self._until_ended(user, ref), name=f"turn {ref}")
+        self._unfollowed(ref)
+
+    async def _until_ended(self, user: User, ref: str) -> None:
+        try:
+            while True:
+                try:
+                    await self.runtime.result(ref)
+                except AgentLoopError as error:  # whoever follows it is told
+                    _log.info("run %s ended with %s", ref, type(error).__name__)
+                if not self.runtime.is_live(ref):  # it may have been taken up at once
+                    break
+        finally:
+            del self._turns[ref]
+            self.runs.give_back(user)
+            self._stop_timer(ref)
+
+    def _stop_timer(self, ref: str) -> None:
+        timer = self._timers.pop(ref, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _unfollowed(self, ref: str) -> None:
+        """Nobody follows a turn: give clients time to come back before it is cancelled, where it shall be."""
+        self._stop_timer(ref)
+        if self.client_gone == "cancel" and ref in self._turns and ref not in self._readers and not self.draining:
+            loop = asyncio.get_running_loop()
+            self._timers[ref] = loop.call_later(self.limits.gone_seconds, self._give_up, ref)
+
+    def _give_up(self, ref: str) -> None:
+        self._timers.pop(ref, None)
+        if ref in self._turns and ref not in self._readers:
+            task = asyncio.get_running_loop().create_task(self._cancel(ref), name=f"cancel {ref}")
+            self._cancelling.add(task)
+            task.add_done_callback(self._cancelling.discard)
+
+    async def _cancel(self, ref: str) -> None:
+        try:
+            await self.runtime.cancel(ref)
+        except AgentLoopError as error:
+            _log.warning("run %s, which nobody follows, could not be cancelled: %s", ref, type(error).__name__)
+
+
+def _by_name(agents: Sequence[Agent[Any]]) -> dict[str, Agent[Any]]:
+    if isinstance(agents, str | bytes) or not isinstance(agents, Sequence) or not agents:
+        raise InputError("agents: expected a list of at least one Agent")
+    found: dict[str, Agent[Any]] = {}
+    for agent in agents:
+        if not isinstance(agent, Agent):
+            raise InputError(f"agents: expected Agents, got {type(agent).__name__}")
+        if agent.name in found:
+            raise InputError(f"agents: expected each name once, got {agent.name!r} twice")
+        found[agent.name] = agent
+    return found
+
+
+def _check_same(known: RunView, agent: Agent[Any], input: RunInput) -> None:
+    """Refuse another turn under the id of one that is there."""
+    said = next((message for message in reversed(known.messages) if message.role == "user"), None)
+    text, images = _words(input)
+    if known.kind != "redacted" and (
+        known.agent != agent.name or said is None or (said.text, said.images) != (text, images)
+    ):
+        raise Problem(409, "conflict", "turn: expected the words and the agent it was begun with, got others")
+
+
+def _words(input: RunInput) -> tuple[str, int]:
+    """Text of an input, and how many images come with it."""
+    content = input if isinstance(input, str | tuple) else input.content
+    if isinstance(content, str):
+        return content, 0
+    texts = [part.text for part in content if isinstance(part, TextPart)]
+    return "\n".join(texts), len(content) - len(texts)
