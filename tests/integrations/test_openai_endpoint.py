@@ -16,10 +16,11 @@ from agentloop.integrations.openai_endpoint import (
     ChatRequest,
     ChunkWriter,
     Refusal,
+    RequestRefused,
     decode_chat_request,
     refusal_of,
 )
-from agentloop.integrations.openai_endpoint.refusal import NEEDS_PERSON, RETRACTED, RequestRefused
+from agentloop.integrations.openai_endpoint.refusal import NEEDS_PERSON, RETRACTED
 from agentloop.messages import (
     ImagePart,
     JsonText,
@@ -32,6 +33,7 @@ from agentloop.messages import (
     UserMessage,
 )
 from agentloop.messages.parts import Usage
+from agentloop.views import AttemptView, ReplyView, RunView
 from agentloop.wire.check import check_stream
 from agentloop.wire.presets import dialect
 
@@ -406,14 +408,31 @@ def test_a_text_that_comes_at_once_is_cut_into_chunks() -> None:
     assert verdict.reply.text == text
 
 
-def test_text_that_was_shown_and_does_not_stand_retracts_the_answer() -> None:
+def test_text_that_was_sent_and_does_not_stand_ends_the_stream() -> None:
+    writer = ChunkWriter(Answer("chatcmpl-1", "clerk"))
+    *before, end = events_of(["Noted."], ["It"], fails=True)
+    for event in before:
+        writer.take(event)
+    with pytest.raises(RequestRefused) as caught:
+        writer.take(end)
+    assert caught.value.refusal is RETRACTED
+
+
+def test_text_of_an_attempt_whose_end_nobody_told_is_taken_back_by_the_next_one() -> None:
+    writer = ChunkWriter(Answer("chatcmpl-1", "clerk"))
+    started, model, preview, _, *after = events_of(["It"], ["It is."])
+    for event in (started, model, preview):
+        writer.take(event)
+    with pytest.raises(RequestRefused):
+        writer.take(after[0])
+    assert writer.answer.text == ""
+
+
+def test_an_answer_that_is_not_streamed_holds_what_stands() -> None:
     answer = Answer("chatcmpl-1", "clerk")
-    for event in events_of(["Noted."], ["It"], fails=True):
-        assert not answer.retracted
+    for event in (*events_of(["Noted."], ["It"], fails=True), *events_of([], [], ["It is."])[-3:]):
         answer.take(event)
-    assert answer.retracted
-    with pytest.raises(al.InputError, match="all of whose text stands"):
-        answer.end(result("It"))
+    assert answer.text == "Noted.\n\nIt is."
 
 
 def test_an_attempt_that_failed_before_it_showed_text_retracts_nothing() -> None:
@@ -425,9 +444,40 @@ def test_an_attempt_that_failed_before_it_showed_text_retracts_nothing() -> None
 
 def test_a_preview_that_holds_what_was_said_adds_the_rest_only() -> None:
     answer = Answer("chatcmpl-1", "clerk")
-    said = [("ab", 0), ("abc", 0), ("cd", 2), ("d", 3), ("", 4)]
-    assert [answer.say("a", text, offset=offset) for text, offset in said] == ["ab", "c", "d", "", ""]
+    *_, model, preview, _ = events_of(["ab"])
+    answer.take(model)
+    told = [("ab", 0), ("abc", 0), ("cd", 2), ("d", 3)]
+    taken = [answer.take(msgspec.structs.replace(preview, text=text, offset=offset)) for text, offset in told]
+    assert taken == ["ab", "c", "d", ""]
     assert answer.text == "abcd"
+
+
+def reply_of(text: str | None) -> ReplyView | None:
+    if text is None:
+        return None
+    return ReplyView(exchange=0, text=text, refusal=None, finish="stop", bytes=1, calls=[])
+
+
+def view_of(*texts: str | None) -> RunView:
+    """A stored run with these replies; None is an attempt without one."""
+    attempts = [
+        AttemptView(attempt_id=f"a{at}", number=at, model="m", started_at_ms=0, reply=reply_of(text))
+        for at, text in enumerate(texts, 1)
+    ]
+    return RunView(run_id="r", attempts=attempts)
+
+
+def test_what_is_stored_comes_before_events_and_is_not_said_again() -> None:
+    writer = ChunkWriter(Answer("chatcmpl-1", "clerk", created=3))
+    frames = writer.recall(view_of("Noted.", "", None))
+    for event in events_of(["Noted."], [], ["It ", "is."]):
+        frames += writer.take(event)
+    frames += writer.end(result("It is."))
+    role, first, *rest = (chunk["choices"][0]["delta"] for chunk in chunks_in(frames)[:-1])
+    assert (role, first) == ({"role": "assistant", "content": ""}, {"content": "Noted."})
+    assert rest == [{"content": "\n\nIt "}, {"content": "is."}, {}]
+    assert writer.answer.created == 3
+    assert check_stream([frames], msgspec.structs.replace(dialect("openai"), usage_absent=True)).reply is not None
 
 
 def test_a_run_that_waits_is_no_answer() -> None:

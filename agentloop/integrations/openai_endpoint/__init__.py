@@ -18,7 +18,17 @@ the ``openai`` package 3.57.
 """
 
 from .answer import Answer, ChunkWriter
-from .refusal import Refusal, refusal_of
+from .refusal import Refusal, RequestRefused, refusal_of
 from .request import ChatRequest, decode_chat_request
+from .routes import routes
 
-__all__ = ["Answer", "ChatRequest", "ChunkWriter", "Refusal", "decode_chat_request", "refusal_of"]
+__all__ = [
+    "Answer",
+    "ChatRequest",
+    "ChunkWriter",
+    "Refusal",
+    "RequestRefused",
+    "decode_chat_request",
+    "refusal_of",
+    "routes",
+]

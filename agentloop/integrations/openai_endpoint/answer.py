@@ -20,10 +20,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ...errors import InputError
-from ...events import ModelEnd, RunEvent, TextPreview
+from ...events import ModelEnd, ModelStart, RunEvent, TextPreview
 from ...messages import Usage
 from ...results import RunResult
-from .refusal import Refusal
+from ...views import AttemptView, RunView
+from .refusal import RETRACTED, Refusal, RequestRefused
 
 __all__ = ["Answer", "ChunkWriter"]
 
@@ -35,23 +36,25 @@ _CHUNK_CHARS: Final = 8_192
 
 
 class Answer:
-    """One answer as it is gathered. Takes events in their order, owns nothing.
+    """One answer as it is gathered. Takes what is stored of a run, then its events in their order; owns nothing.
 
     Args:
         id: of the completion. model: the agent's name. created: seconds since the epoch; None is the time of the
             first event.
 
     Attributes:
-        text: all texts so far. retracted: whether a part of it does not stand any more; nothing may be taken then.
+        retracted: whether text was taken back that had been returned.
         finish: how it ended, None before that. refusal, usage: as of the result.
     """
 
     def __init__(self, id: str, model: str, *, created: int | None = None) -> None:
         self.id, self.model = id, model
         self._created = created
-        self._texts: list[str] = []
-        self._attempt_id: str | None = None
-        self._chars = 0  # of the attempt's text
+        self._texts: list[str] = []  # of the model calls that stand, but the empty ones
+        self._known: set[str] = set()  # attempts whose text was read from the store
+        self._attempt_id: str | None = None  # the one under way
+        self._pieces: list[str] = []
+        self._chars = 0
         self.retracted = False
         self.finish: _Finish | None = None
         self.refusal: str | None = None
@@ -64,49 +67,77 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All texts so far."""
-        return "".join(self._texts)
+        """All texts so far that were not taken back."""
+        return _BETWEEN.join((*self._texts, *filter(None, ["".join(self._pieces)])))
+
+    def recall(self, view: RunView) -> str:
+        """What is stored of the run, where the first events of it are not kept any more; returns its text."""
+        told = [self._say(attempt) for attempt in view.attempts if attempt.reply is not None]
+        return "".join(told)
 
     def take(self, event: RunEvent) -> str:
         """The next event; returns the text that it adds."""
         if self._created is None:
             self._created = event.occurred_at_ms // 1000
-        if type(event) is TextPreview:
-            return self.say(event.attempt_id, event.text, offset=event.offset)
-        if type(event) is ModelEnd and event.status != "success" and event.attempt_id == self._attempt_id:
-            self.retracted = True
+        if type(event) is ModelStart:
+            self._drop()  # what the attempt before showed, where nobody told its end
+        elif type(event) is TextPreview and event.attempt_id not in self._known:
+            return self._add(event.attempt_id, event.text, event.offset)
+        elif type(event) is ModelEnd and event.attempt_id == self._attempt_id:
+            if event.status == "success":
+                self._keep()
+            else:
+                self._drop()
         return ""
-
-    def say(self, attempt_id: str, text: str, *, offset: int = 0) -> str:
-        """Text of a model call, from ``offset`` on; what of it was said before is not said again. Returns the rest."""
-        if not text:
-            return ""
-        between = ""
-        if attempt_id != self._attempt_id:
-            self._attempt_id, self._chars = attempt_id, 0
-            between = _BETWEEN if self._texts else ""
-        new = text[max(0, self._chars - offset) :]
-        self._chars += len(new)
-        if new:
-            self._texts.append(between + new)
-        return between + new
 
     def end(self, result: RunResult[Any]) -> str:
         """The run's end; returns the text that it adds: the value of an agent whose model says it in a call.
 
         Raises:
-            InputError: the run has not ended, or what was sent does not stand.
+            InputError: the run has not ended.
         """
-        if result.outcome == "waiting_for_approval" or self.retracted:
-            raise InputError("Answer.end: expected a run that ended, and all of whose text stands")
+        if result.outcome == "waiting_for_approval":
+            raise InputError("Answer.end: expected a run that ended, got one that waits")
+        self._keep()
         self.usage = result.usage
         self.finish = "stop" if result.outcome == "completed" else "length"
         if result.outcome == "refused":
             self.refusal = result.refusal
             self.finish = "content_filter" if result.refusal is None else "stop"
         if result.has_value and not result.text:
-            return self.say("value", msgspec.json.encode(result.value).decode())
+            return self._add("value", msgspec.json.encode(result.value).decode(), 0)
         return ""
+
+    def _say(self, attempt: AttemptView) -> str:
+        assert attempt.reply is not None, "asked for those with one"
+        self._known.add(attempt.attempt_id)
+        text = self._add(attempt.attempt_id, attempt.reply.text, 0)
+        self._keep()
+        return text
+
+    def _add(self, attempt_id: str, text: str, offset: int) -> str:
+        """Text of a model call, from ``offset`` on; what of it was said before is not said again."""
+        if attempt_id != self._attempt_id:
+            self._attempt_id, self._chars = attempt_id, 0
+        new = text[max(0, self._chars - offset) :]
+        if not new:
+            return ""
+        between = _BETWEEN if self._texts and not self._pieces else ""
+        self._chars += len(new)
+        self._pieces.append(new)
+        return between + new
+
+    def _keep(self) -> None:
+        """The text of the attempt stands."""
+        if self._pieces:
+            self._texts.append("".join(self._pieces))
+        self._pieces, self._attempt_id = [], None
+
+    def _drop(self) -> None:
+        """The text of the attempt does not stand."""
+        if self._pieces:
+            self.retracted = True
+        self._pieces, self._attempt_id = [], None
 
     def completion(self) -> bytes:
         """The ``chat.completion`` object of an answer that has ended."""
@@ -154,13 +185,20 @@ class ChunkWriter:
         self._include_usage = include_usage
         self._begun = False
 
-    def take(self, event: RunEvent) -> bytes:
-        """The next event; nothing of it may be sent where the answer is ``retracted`` then."""
-        return self._content(self.answer.take(event))
+    def recall(self, view: RunView) -> bytes:
+        """What is stored of the run; as `Answer.recall`."""
+        return self._content(self.answer.recall(view))
 
-    def say(self, attempt_id: str, text: str) -> bytes:
-        """The whole text of a model call whose events are not kept any more."""
-        return self._content(self.answer.say(attempt_id, text))
+    def take(self, event: RunEvent) -> bytes:
+        """The next event.
+
+        Raises:
+            RequestRefused: text that was sent does not stand; the stream ends with that.
+        """
+        frames = self._content(self.answer.take(event))
+        if self.answer.retracted:
+            raise RequestRefused(RETRACTED)
+        return frames
 
     def end(self, result: RunResult[Any]) -> bytes:
         """The run's end: the last text or refusal, the finish, the tokens and ``[DONE]``. Raises as `Answer.end`."""

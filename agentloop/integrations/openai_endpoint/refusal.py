@@ -30,7 +30,7 @@ from ...errors import (
     UnsettledError,
 )
 
-__all__ = ["NEEDS_PERSON", "RETRACTED", "Refusal", "RequestRefused", "refusal_of"]
+__all__ = ["DRAINING", "NEEDS_PERSON", "RETRACTED", "Refusal", "RequestRefused", "refusal_of"]
 
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _PAUSED_SECONDS: Final = 5.0
@@ -83,6 +83,14 @@ class RequestRefused(Exception):
         self.refusal = refusal
 
 
+DRAINING: Final = Refusal(
+    status=503,
+    message="The server stopped before the run had ended.",
+    code="draining",
+    should_retry=False,
+)
+"""The answer was cut as the server stops."""
+
 RETRACTED: Final = Refusal(
     status=502,
     message="The model's reply broke off, and what was sent of it does not stand.",
@@ -110,10 +118,10 @@ def refusal_of(error: BaseException, *, begun: bool, joins: bool = False) -> Ref
     retry = False if begun else None
     match error:
         case NotOwnerError():
-            message = "The run of this Idempotency-Key goes on in another process."
+            message = "The run goes on in another process."
             wait = error.seconds_left or _PAUSED_SECONDS
             return _told(409, message, error, retry_after=wait, should_retry=joins)
-        case ConflictError():
+        case ConflictError() if not begun:
             message = "Idempotency-Key: expected the request that it was first sent with, got another."
             return Refusal(status=409, message=message, code="idempotency_conflict", should_retry=False)
         case RunPaused():
@@ -122,7 +130,7 @@ def refusal_of(error: BaseException, *, begun: bool, joins: bool = False) -> Ref
         case RunCancelled():
             return _told(503, "The run was cancelled.", error, should_retry=retry)
         case UnsettledError():
-            return _told(500, "An operator must say what became of an effect of the run.", error, should_retry=retry)
+            return _told(500, "An operator must say what became of an effect of the run.", error, should_retry=False)
         case ProviderError() | StreamRefused() | CallTimeout():
             return _told(502, f"The model could not be asked, or gave no whole reply ({error.code}).", error, retry)
         case ToolCrashed():

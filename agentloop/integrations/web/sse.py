@@ -90,7 +90,7 @@ class SSEStream:
 
     Args:
         keep_alive: seconds of silence before a comment is sent. write_seconds: see above.
-        headers: more headers of the answer.
+        headers: more headers of the answer. at_cut: what is sent last where the answer is cut.
 
     Attributes:
         response: to be returned by the handler.
@@ -104,12 +104,14 @@ class SSEStream:
         keep_alive: float = KEEP_ALIVE_SECONDS,
         write_seconds: float = WRITE_SECONDS,
         headers: Mapping[str, str] | None = None,
+        at_cut: bytes = b"",
     ) -> None:
         check_seconds("keep_alive", keep_alive)
         check_seconds("write_seconds", write_seconds)
         self._request, self._keep_alive, self._write_seconds = request, keep_alive, write_seconds
         self.response = web.StreamResponse(headers={**STREAM_HEADERS, **(headers or {})})
         self.gone = False
+        self._at_cut = at_cut
         self._cut = self._writing = False
         self._written_at = 0.0
         self._scope = anyio.CancelScope()
@@ -127,14 +129,14 @@ class SSEStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         assert self._watch is not None, "it was entered"
+        ended_here = bool(self._scope.__exit__(kind, error, trace))  # first: nothing can be awaited in what was cut
         self._watch.cancel()
         await asyncio.wait({self._watch})
-        ended_here = bool(self._scope.__exit__(kind, error, trace))
         lost = isinstance(error, ClientGone)
         if (error is None or ended_here) and not self.gone:
             try:
                 async with asyncio.timeout(self._write_seconds):
-                    await self.response.write_eof()
+                    await self.response.write_eof(self._at_cut if self._cut else b"")
             except (ConnectionError, TimeoutError):
                 self._abort()
         return ended_here or lost
