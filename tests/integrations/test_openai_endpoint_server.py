@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import ClientResponse
 
@@ -19,6 +20,7 @@ from agentloop.integrations.web import SERVICE, Service, User, WebLimits, chat_a
 from agentloop.messages import ModelExchange, SystemMessage, UserMessage
 from agentloop.testing import ScriptedProvider, broken, call, reply
 from agentloop.wire.check import check_stream
+from agentloop.wire.presets import dialect
 from tests.integrations.web.backend import Client, Gate, by_header, serving
 from tests.mortal import Ground
 from tests.runs import facts_of
@@ -219,6 +221,23 @@ async def test_a_limit_ends_an_answer_with_length() -> None:
     assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "Noting.")
     assert b'"finish_reason":"length"' in stream
     assert stream.endswith(b"data: [DONE]\n\n")
+
+
+class Ticket(msgspec.Struct):
+    title: str
+
+
+@pytest.mark.parametrize(("server", "said"), [("groq", None), ("openai", '{"title": "so"}')])
+async def test_an_output_is_the_text_however_the_model_says_it(server: str, said: str | None) -> None:
+    agent = al.Agent(name="clerk", output=Ticket)
+    answer = reply(calls=[call("Ticket", title="so")]) if said is None else reply(said)
+    provider = ScriptedProvider([answer, answer], dialect=server)
+    async with al.Runtime(provider) as runtime, endpoint(runtime, agent) as served:
+        _, body, _ = await served.ask()
+        stream = await served.stream()
+    verdict = check_stream([stream], msgspec.structs.replace(dialect("openai"), usage_absent=True))
+    assert verdict.reply is not None, verdict.refusal
+    assert verdict.reply.text == body["choices"][0]["message"]["content"] == (said or '{"title":"so"}')
 
 
 async def test_agents_are_listed_as_models() -> None:

@@ -92,7 +92,7 @@ def decode_chat_request(body: bytes) -> ChatRequest:
     try:
         value = parse(body)
     except AdmissionError as error:
-        raise _refused(f"The body is not one valid JSON text: {error}", None) from error
+        raise _refused(f"The body: {error}", None) from error
     if type(value) is not dict:
         raise _refused(f"The body: expected a JSON object, got {type(value).__name__}", None)
     for name, (fits, expected) in REFUSED.items():
