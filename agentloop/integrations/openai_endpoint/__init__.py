@@ -11,7 +11,8 @@ told, in `answer`; which error a client gets, in `refusal`.
 
 A run is the client's: it is cancelled when the client goes. With the header ``Idempotency-Key`` the same request
 joins the same run, and on a durable store such a run goes on without its client. No answer to a request whose run
-had begun invites a client to repeat it by itself, but where repeating joins that run.
+had begun invites a client to repeat it by itself, but where repeating joins that run. A client that runs out of
+time, or whose connection breaks, has no answer to go by: one that then repeats by itself needs the key.
 
 Source: OpenAI API reference, "Create chat completion", "The chat completion chunk object" and "List models", as of
 the ``openai`` package 3.57.

@@ -129,8 +129,8 @@ class SSEStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         assert self._watch is not None, "it was entered"
-        ended_here = bool(self._scope.__exit__(kind, error, trace))  # first: nothing can be awaited in what was cut
         self._watch.cancel()
+        ended_here = bool(self._scope.__exit__(kind, error, trace))  # first: what waits inside it is cancelled
         await asyncio.wait({self._watch})
         lost = isinstance(error, ClientGone)
         if (error is None or ended_here) and not self.gone:
