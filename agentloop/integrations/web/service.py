@@ -511,7 +511,7 @@ class Service:
             while True:
                 try:
                     await self.runtime.result(ref)
-                except AgentLoopError as error:  # whoever follows it is told
+                except Exception as error:  # noqa: BLE001  # of whatever kind; whoever follows it is told
                     _log.info("run %s ended with %s", ref, type(error).__name__)
                 if not self.runtime.is_live(ref):  # it may have been taken up at once
                     break
