@@ -215,6 +215,13 @@ async def test_a_preview_that_does_not_stand_is_taken_back_and_the_turn_is_not_f
     assert chunks[-1] == {"type": "error", "errorText": "truncated: The turn failed."}
 
 
+async def test_a_turn_that_an_error_of_another_kind_ended_is_told_as_one_that_failed() -> None:
+    async with chat([ValueError("of somebody else's")]) as client:
+        last = (await sent(client, user_message()))[-1]
+    assert last["type"] == "error"
+    assert "somebody" not in last["errorText"]
+
+
 async def test_a_turn_that_is_cancelled_is_aborted() -> None:
     gate = Gate()
     async with chat([gate(reply("Never."))]) as client, asyncio.TaskGroup() as group:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from aiohttp import web
 
-from ...errors import AgentLoopError
 from ...events import Event, RunEvent, event_id
 from ...sinks import Follower
 from ..web.service import Service
-from ..web.sse import SSEStream, data_frame
+from ..web.sse import ClientGone, SSEStream, data_frame
 from ..web.turn import TurnView
 from ..web.user import User
 from .chunks import Chunk, encode_chunk
 from .writer import MessageWriter
 
 __all__ = ["HEADERS", "TurnStream"]
+
+_log = logging.getLogger("agentloop.web")
 
 HEADERS: Final[Mapping[str, str]] = {"x-vercel-ai-ui-message-stream": "v1"}
 """What says to a client which protocol is spoken."""
@@ -65,14 +67,17 @@ class TurnStream:
         return stream.response
 
     async def _send(self, stream: SSEStream, follower: Follower | None) -> None:
+        run = self._user.run(self._conversation, self._turn)
         while True:
             if follower is None or follower.missed:
                 await self._show(stream, await self._view())
             if follower is not None:
                 try:
                     await self._follow(stream, follower)
-                except AgentLoopError:
-                    pass  # what ended the run stands in the turn
+                except ClientGone:
+                    raise
+                except Exception as error:  # noqa: BLE001  # what ended the run, of whatever kind; it stands in the turn
+                    _log.info("run %s ended with %s", run, type(error).__name__)
             view = await self._view()
             while view.state == "elsewhere":
                 await asyncio.sleep(_POLL_SECONDS)
@@ -80,7 +85,6 @@ class TurnStream:
                 await self._show(stream, view)
             if view.state != "running":
                 break
-            run = self._user.run(self._conversation, self._turn)
             await asyncio.sleep(0)  # its events have ended, and its task is about to; a store in memory never waits
             after = event_id(run, follower.seen) if follower is not None else None
             follower = self._service.follow(self._user, self._conversation, self._turn, after=after)
