@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import agentloop as al
 from agentloop.events import EVENT_TYPES, RunEvent
+from agentloop.integrations.serving.turn import AttemptOf, Budget, CallOf, TurnView, Used, WaitingOf
 from agentloop.integrations.ui_stream import MessageWriter
 from agentloop.integrations.ui_stream.ids import message_id_of, turn_id_of
-from agentloop.integrations.web.turn import AttemptOf, Budget, CallOf, TurnView, Used, WaitingOf
 from tests.integrations.ui_messages import fold, kinds, plain, text_of
 
 RUN = "k.c.t"

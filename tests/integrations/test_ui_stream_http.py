@@ -14,7 +14,6 @@ import pytest
 from aiohttp import ClientResponse
 
 import agentloop as al
-from agentloop.integrations.ui_stream import routes
 from agentloop.integrations.web import SERVICE, User, WebLimits, chat_app
 from agentloop.messages import ImagePart, UserMessage
 from agentloop.testing import ScriptedProvider, broken, call, reply
@@ -58,7 +57,6 @@ async def chat(
     user = options.pop("user", None)
     async with al.Runtime(provider, store=store, settle_seconds=0.01) as runtime:
         app = chat_app(runtime, agents or [CLERK], **options)
-        app.add_routes(routes(app[SERVICE]))
         async with serving(runtime, app=app, user=user) as client:
             yield client
 
@@ -510,7 +508,6 @@ async def test_a_turn_that_no_client_follows_is_cancelled_where_the_backend_shal
     gate = Gate()
     async with al.Runtime(ScriptedProvider([gate(reply("Never."))])) as runtime:
         app = chat_app(runtime, [CLERK], auth=None, limits=WebLimits(gone_seconds=0.05))
-        app.add_routes(routes(app[SERVICE]))
         async with serving(runtime, app=app) as client, posted(client, body(user_message())) as response:
             await gate.asked.wait()
             response.close()
@@ -535,7 +532,6 @@ async def test_an_answer_that_the_server_ends_early_does_not_end_in_order() -> N
     gate = Gate()
     async with al.Runtime(ScriptedProvider([gate(reply("Never."))])) as runtime:
         app = chat_app(runtime, [CLERK], auth=None, limits=WebLimits(drain_seconds=0.01))
-        app.add_routes(routes(app[SERVICE]))
         async with serving(runtime, app=app) as client, posted(client, body(user_message())) as response:
             await gate.asked.wait()
             await app[SERVICE].drain()

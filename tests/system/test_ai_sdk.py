@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import agentloop as al
-from agentloop.integrations.ui_stream import routes
 from agentloop.integrations.web import SERVICE, Service, WebLimits, chat_app
 from agentloop.testing import ScriptedProvider, broken, call, reply
 from tests.integrations.held import HeldProvider
@@ -71,7 +70,6 @@ async def backend(
     provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script, deltas=deltas)
     async with al.Runtime(provider, store=store, settle_seconds=0.01) as runtime:
         app = chat_app(runtime, [agent], auth=None, limits=WebLimits(drain_seconds=0.01))
-        app.add_routes(routes(app[SERVICE]))
         async with serving(runtime, app=app) as served:
             yield served.url, app[SERVICE]
 

@@ -17,10 +17,10 @@ from ...errors import AgentLoopError
 from ...results import RunResult
 from ...sinks import Follower
 from ...windows import RunOptions
-from ..web.problem import Problem
-from ..web.service import Service
-from ..web.sse import ClientGone
-from ..web.user import User
+from ..serving.problem import Problem
+from ..serving.service import Service
+from ..serving.sse import ClientGone
+from ..serving.user import User
 from .answer import Answer, ChunkWriter
 from .presence import Presence
 from .refusal import DRAINING, NEEDS_PERSON, Refusal, RequestRefused, refusal_of
@@ -40,11 +40,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def routes(service: Service) -> list[web.RouteDef]:
-    """The three routes, below ``/v1``.
-
-    app = chat_app(runtime, [assistant], auth=my_auth)
-    app.add_routes(routes(app[SERVICE]))
-    """
+    """The three routes, below ``/v1``, as `chat_app` has them."""
     endpoint = _Endpoint(service)
     return [
         web.post("/v1/chat/completions", _refusing(endpoint.complete)),

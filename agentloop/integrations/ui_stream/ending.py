@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..web.turn import TurnView
+from ..serving.turn import TurnView
 from .chunks import Abort, Chunk, Error, Finish, FinishReason
 
 __all__ = ["ending_of", "summary_of"]

@@ -16,8 +16,8 @@ from ...decisions import Answer, Approve, CallRef, Decision, Deny, read_decision
 from ...errors import AdmissionError, InputError
 from ...messages import ImagePart, TextPart, ToolResult
 from ...windows import RunInput
-from ..web.problem import Problem
-from ..web.turn import TurnView, WaitingOf
+from ..serving.problem import Problem
+from ..serving.turn import TurnView, WaitingOf
 from .ids import below_id_of, call_id_of, turn_id_of
 
 __all__ = ["Answers", "Asked", "Words", "asked_of", "decisions_of", "newest_exchange"]

@@ -8,9 +8,9 @@ from typing import Final
 from aiohttp import web
 
 from ...decisions import CallRef, Decision, by_run
-from ..web.service import Service
-from ..web.turn import TurnView
-from ..web.user import User
+from ..serving.service import Service
+from ..serving.turn import TurnView
+from ..serving.user import User
 from .chunks import Chunk
 from .ids import is_below
 from .request import Answers, Words, asked_of, decisions_of, newest_exchange

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from ...events import Event, RunEvent, event_id
 from ...sinks import Follower
-from ..web.service import Service
-from ..web.sse import ClientGone, SSEStream, data_frame
-from ..web.turn import TurnView
-from ..web.user import User
+from ..serving.service import Service
+from ..serving.sse import ClientGone, SSEStream, data_frame
+from ..serving.turn import TurnView
+from ..serving.user import User
 from .chunks import Chunk, encode_chunk
 from .writer import MessageWriter
 

@@ -43,7 +43,7 @@ from ...events import (
 )
 from ...exchange import CHILD
 from ...messages import ToolResult
-from ..web.turn import AttemptOf, CallOf, TurnView, WaitingOf
+from ..serving.turn import AttemptOf, CallOf, TurnView, WaitingOf
 from .call_input import input_of
 from .chunks import (
     ApprovalRequest,

@@ -11,13 +11,13 @@ from aiohttp import web
 from ...decisions import Answer, Approve, Decision, Deny
 from ...errors import AgentLoopError, InputError
 from ...messages import ToolResult
-from .body import read_json
-from .problem import Problem, problem_of
-from .service import Service, Settlement
-from .sse import data_frame
-from .turn import TurnView
-from .turn_stream import stream_turn
-from .user import User
+from ..serving.body import read_json
+from ..serving.problem import Problem, problem_of
+from ..serving.service import Service, Settlement
+from ..serving.sse import data_frame
+from ..serving.turn import TurnView
+from ..serving.turn_stream import stream_turn
+from ..serving.user import User
 
 __all__ = ["json_answer", "routes"]
 
