@@ -152,10 +152,7 @@ class _Endpoint:
             try:
                 if begun.events.missed:
                     await stream.send(writer.recall(await self._service.runtime.view(begun.ref)))
-                async for event in begun.events:
-                    frames = writer.take(event)  # type: ignore[arg-type]  # a run tells these
-                    if frames:
-                        await stream.send(frames)
+                await stream.follow(begun.events, frame=writer.take)
                 frames = writer.end(await self._ended(begun))
             except ClientGone:
                 raise
