@@ -12,8 +12,9 @@ from importlib.resources import files
 from typing import Final, NamedTuple
 
 from ...messages import Usage
+from ..inert import clean
 from .views import AttemptView, CallView, MessageView, RunView, StoreView
-from .words import answered, asked_by, clean, clock, counted, cut, duration, place, run_title, size, tokens
+from .words import answered, asked_by, clock, counted, cut, duration, place, run_title, size, tokens
 
 __all__ = ["page"]
 

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from ..inert import clean
 from .views import AttemptView, CallView, MessageView, RunView, StoreView
-from .words import answered, asked_by, clean, clock, counted, cut, duration, made_by, place, size, tokens
+from .words import answered, asked_by, clock, counted, cut, duration, made_by, place, size, tokens
 
 __all__ = ["Style", "store_lines", "timeline_lines"]
 
