@@ -30,8 +30,20 @@ async def fail(why: str) -> str:
 def measure(what: str) -> None:
     """Measure something."""
 
+async def find_payment(to: str, ctx: al.ToolContext[None]) -> str:
+    raise RuntimeError("the bank is closed")
+
+@al.tool(recovery=find_payment)
+async def pay(to: str) -> str:
+    """Pay somebody."""
+    return f"paid {to}"
+
+payer = al.Agent(name="payer", tools=[pay])
 plain = al.Agent(name="plain", instructions="Help.")
-helper = al.Agent(name="helper", tools=[add, sign, fail, measure], limits=al.LoopLimits(max_tool_calls=3))
+helper = al.Agent(name="helper", tools=[add, sign, fail, measure], limits=al.LoopLimits(max_tool_calls=4))
+chief = al.Agent(
+    name="chief", tools=[al.delegate(helper, name="ask_helper", description="Ask.", tools=["sign", "fail"])]
+)
 typed = al.Agent(name="typed", output=al.Structured(list[int], name="numbers", route="call"))
 '''
 

@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
         "commands; Ctrl-C stops a turn, Ctrl-D leaves. A call that waits for you is shown with its arguments, and "
         "asked about. A terminal needs the extra cli. Where input or output is no terminal, each line of standard "
         "input is one thing said, or an answer; texts go to standard output, everything else to standard error. "
-        "Exit 0, 1 when the store failed or, without a terminal, when a turn did not complete, 2 on a usage error.",
+        "Exit 0, 1 when the store failed or, where nobody types, when a turn did not complete, 2 on a usage error.",
     )
     parser.add_argument("agent", metavar="MODULE:AGENT", help="as in notes:assistant, or path/to/notes.py:assistant")
     add_endpoint_arguments(parser)
@@ -67,12 +67,14 @@ def run(args: argparse.Namespace) -> int:
     except InputError as error:
         args.usage_error(str(error))  # exits with status 2
         raise
-    typed = _on_terminal(os.environ)
+    typed = sys.stdin is not None and sys.stdin.isatty()
     try:
-        front = _terminal_front(notices, os.environ, remember=not args.no_history) if typed else PlainFront()
+        drawn = typed and sys.stdout.isatty() and _draws(os.environ)
+        front = _terminal_front(notices, os.environ, remember=not args.no_history) if drawn else PlainFront()
     except ImportError as error:
+        package = (error.name or "").partition(".")[0]
         notices.line(
-            f"agentloop chat: expected the package {error.name}; install the extra 'cli': "
+            f"agentloop chat: expected the package {package}; install the extra 'cli': "
             "pip install 'agentloop-runtime[cli]'"
         )
         return 2
@@ -87,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed and not typed else 0
 
 
-def _on_terminal(environ: Mapping[str, str]) -> bool:
-    both = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    return both and environ.get("TERM", "dumb" if os.name != "nt" else "") != "dumb"
+def _draws(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal can move its cursor; that of Windows can, and has no name."""
+    return environ.get("TERM", "dumb" if os.name != "nt" else "") != "dumb"
 
 
 def _terminal_front(notices: Screen, environ: Mapping[str, str], *, remember: bool) -> Front:

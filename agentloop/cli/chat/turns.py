@@ -67,7 +67,6 @@ class Turns:
 
     Attributes:
         spent: what each turn of this session has used, by its run; the newest one last.
-        failed: whether a turn came to no result, or to another outcome than ``completed``.
         unsettled: what the newest turn waits for to be settled, where it does.
     """
 
@@ -79,8 +78,14 @@ class Turns:
         self._text = ""
         self._seen: tuple[str, str] | None = None  # a run, and the id of its newest event that was told
         self.spent: dict[str, Spent] = {}
-        self.failed = False
+        self._failed = False
+        self._waits: set[str] = set()  # the turns that were left for a person
         self.unsettled: UnsettledError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a turn came to no result, or another outcome than ``completed``, or was left waiting."""
+        return self._failed or bool(self._waits)
 
     async def say(self, text: str, conversation: str) -> RunResult[Any] | None:
         """A new turn; None where it came to no result, which was told."""
@@ -98,6 +103,8 @@ class Turns:
         except AgentLoopError as error:
             self.tell_error(error)
             return False
+        finally:
+            self._failed = True
         return True
 
     def tell_error(self, error: AgentLoopError) -> None:
@@ -121,9 +128,13 @@ class Turns:
             self.tell_error(error)
         else:
             self._tell_result(result)
-            self.failed = self.failed or result.outcome not in ("completed", "waiting_for_approval")
+            if result.outcome == "waiting_for_approval":
+                self._waits.add(ref)
+            else:
+                self._waits.discard(ref)
+                self._failed = self._failed or result.outcome != "completed"
             return result
-        self.failed = True
+        self._failed = True
         return None
 
     async def _stoppable(self, ref: str, work: Coroutine[Any, Any, RunResult[Any]]) -> RunResult[Any]:
