@@ -224,6 +224,23 @@ def test_wrong_usage_is_status_2(capsys: pytest.CaptureFixture[str], options: li
     assert says in capsys.readouterr().err
 
 
+async def test_over_pipes_no_package_of_the_extra_is_needed(replay_server: ReplayServer) -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['rich', 'prompt_toolkit'])); from agentloop.cli import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["chat", "agents:plain", "--base-url", replay_server.url, "--model", "m"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, *words),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    replay_server.script(says("Fine."))
+    out, _ = await process.communicate(b"one\n")
+    assert (process.returncode, out) == (0, b"Fine.\n")
+
+
 async def test_a_store_that_cannot_be_opened_ends_the_chat(talk: Talk, folder: Path) -> None:
     (folder / "facts.db").write_text("no database " * 100)
     shown = await talk("one", options=["--store", str(folder / "facts.db")])

@@ -18,7 +18,7 @@ class Front(Protocol):
         """What the person says next, without the end of its line.
 
         Args:
-            remember: whether it is kept to be recalled later.
+            remember: whether it is something said, to be recalled later, or the answer to a question.
 
         Raises:
             EOFError: nothing more will come. InputError: what came is no text, or too long.

@@ -53,6 +53,8 @@ async def left_turns(runtime: Runtime) -> dict[str, LeftTurn]:
     """
     named = {row.live: row.name for row in await runtime.conversations() if row.live is not None}
     rows = [row for row in await runtime.unfinished() if row.run_id in named]
+    if not rows:
+        return {}
     waiting, unsettled = await runtime.waiting(), await runtime.unsettled()
     found = {}
     for row in rows:

@@ -5,6 +5,7 @@ Enter sends, Alt-Enter begins another line, Ctrl-C clears what was typed, Ctrl-D
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import has_completions
 from prompt_toolkit.history import DummyHistory, FileHistory, InMemoryHistory
 from prompt_toolkit.input import Input
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 from prompt_toolkit.patch_stdout import patch_stdout
 
+from .quiet import drop_typed
 from .slash import COMMANDS
 
 __all__ = ["Prompt"]
@@ -50,10 +53,17 @@ class Prompt:
     async def read(self, prompt: str, *, remember: bool) -> str:
         """What is typed until Enter.
 
+        Args:
+            remember: it is something said, which may be typed ahead. Anything else is an answer, and none was
+                typed before its question could be read: what is there of that is dropped.
+
         Raises:
             EOFError: Ctrl-D on an empty line, or the terminal has gone.
         """
         session = self._said if remember else self._answered
+        if not remember:
+            clear_typeahead(session.input)
+            drop_typed(sys.stdin)
         with patch_stdout():  # what a left-over tool prints stands above the prompt
             return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
 
