@@ -24,11 +24,12 @@ export class Conversation {
   /**
    * @param told - `turn(view)` a turn changed, `list()` turns were added or removed, `connection("open" | "lost")`,
    *   `error(error, what)`, `settled(view)` a turn left off here, `refused(text)` a text was not taken.
+   * @param begun - whether the server may know it: false for one whose id was minted just now.
    */
-  constructor({ id, api, outbox, told, world = BROWSER }) {
+  constructor({ id, api, outbox, told, begun = true, world = BROWSER }) {
     this.id = id;
     this.turns = new Map();
-    this.loaded = false;
+    this.loaded = !begun;
     this.missing = false;
     this.#api = api;
     this.#outbox = outbox;
@@ -109,11 +110,11 @@ export class Conversation {
     this.#told.turn(view);
   }
 
-  /** Does what a turn's state asks for: follow it, or look again later. */
-  #attend(view) {
+  /** Does what a turn's state asks for: follow it; where another process has it, look again when its hold ends, too. */
+  #attend(view, { followed = false } = {}) {
     clearTimeout(this.#unfollowed.get(view.id));
-    if (view.state === "running") void this.#follow(view.id);
-    else if (view.state === "elsewhere") {
+    if (view.state === "running" || (view.state === "elsewhere" && !followed)) void this.#follow(view.id);
+    if (view.state === "elsewhere") {
       const wait = Math.min(LONGEST_POLL_MS, Math.max(500, (view.seconds_left ?? 2) * 1000 + 300));
       this.#unfollowed.set(view.id, setTimeout(() => void this.#look(view.id), wait));
     }
@@ -136,7 +137,7 @@ export class Conversation {
     const view = this.#viewOf(turn, this.turns.get(turn.id));
     this.#put(view);
     this.#attend(view);
-    if (view.state !== "running") this.#told.settled(view);
+    if (view.state !== "running" && view.state !== "elsewhere") this.#told.settled(view);
   }
 
   async #follow(id) {
@@ -158,7 +159,7 @@ export class Conversation {
     }
     const view = this.turns.get(id);
     if (!view || this.#closed.signal.aborted) return;
-    this.#attend(view);
+    this.#attend(view, { followed: true });
     if (view.state !== "running") this.#told.settled(view);
   }
 

@@ -86,8 +86,10 @@ function tellerFor(id) {
       void readList();
     }),
     refused: here((text) => {
+      if (open.turns.size === 0) conversations = conversations.filter((item) => !(item.local && item.id === id));
+      showAll();
       composer.text = composer.text.trim() ? `${text}\n\n${composer.text}` : text;
-      composer.focus();
+      focusComposer();
     }),
   };
 }
@@ -95,9 +97,10 @@ function tellerFor(id) {
 /** A text that was under way when the page was left: shown with its turn, or given back to be sent again. */
 function recover() {
   const kept = outbox.sending;
-  if (!kept || !open || kept.conversation !== open.id || !open.loaded || open.busy) return;
-  if (open.turns.has(kept.id)) outbox.sending = null;
-  else if (!composer.text) composer.text = kept.text;
+  if (!kept || !open || kept.conversation !== open.id || !open.loaded) return;
+  if (open.turns.has(kept.id)) {
+    if (open.turns.get(kept.id).state !== "sending") outbox.sending = null;
+  } else if (!composer.text) composer.text = kept.text;
 }
 
 function send(text) {
@@ -107,7 +110,7 @@ function send(text) {
     const id = mintId();
     outbox.keepDraft(null, "");
     history.pushState(null, "", `#/c/${id}`);
-    open = new Conversation({ id, api, outbox, told: tellerFor(id) });
+    open = new Conversation({ id, api, outbox, told: tellerFor(id), begun: false });
     const now = Date.now();
     conversations = [{ id, title: text.slice(0, 80), updated_at_ms: now, turns: 1, live: null, local: true }, ...conversations];
   }
@@ -162,7 +165,12 @@ function showWelcome() {
 
 function showComposer() {
   const view = open?.newest;
-  composer.show({ busy: Boolean(open?.busy), blocked: blockedBy(view), cancelling: Boolean(view?.cancelling) });
+  composer.show({
+    busy: Boolean(open?.busy),
+    blocked: blockedBy(view),
+    unread: open !== null && !open.loaded,
+    cancelling: Boolean(view?.cancelling),
+  });
   $("agents").hidden = session.agents.length < 2 || Boolean(open?.turns.size);
 }
 
@@ -184,7 +192,8 @@ function announce(view) {
     elsewhere: "Another server process has this turn.",
     ended: outcomeWords(view) ?? "Answer complete.",
   }[view.state];
-  setText($("announce"), view.state === "ended" && answer ? `${words} ${answer.slice(0, 1500)}` : (words ?? ""));
+  setText($("announce"), ""); // the same words said twice are news twice
+  setTimeout(() => setText($("announce"), view.state === "ended" && answer ? `${words} ${answer.slice(0, 1500)}` : (words ?? "")), 50);
 }
 
 // -- the connection
@@ -222,9 +231,9 @@ function showError(error, what) {
   const actions = [];
   if (error.status === 401) actions.push(h("button", { type: "button", class: "plain", onclick: () => location.reload() }, "Reload"));
   else actions.push(h("button", { type: "button", class: "quiet round", "aria-label": "Dismiss", onclick: hideError }, icon("cross")));
-  const wait = error.retryAfterMs ? ` Wait ${Math.ceil(error.retryAfterMs / 1000)} s.` : "";
+  const wait = error.retryAfterMs && what !== "send" ? ` Wait ${Math.ceil(error.retryAfterMs / 1000)} s.` : "";
   const words = h("p", {}, errorWords(error) + wait);
-  if ((error.status === 429 || error.status === 503) && error.message) words.append(h("span", { class: "muted" }, ` ${error.message}`));
+  if ((error.status === 429 || error.status === 503) && error.message) words.append(h("span", { class: "detail" }, error.message));
   box.replaceChildren(words, ...actions);
   box.dataset.status = error.status ?? "";
   box.hidden = false;
@@ -293,15 +302,20 @@ function go(id) {
 addEventListener("hashchange", () => {
   closeList();
   if (idInAddress() !== (open?.id ?? null)) openConversation(idInAddress());
-  composer.focus();
+  focusComposer();
 });
+
+/** To the message field; not where that would bring up a keyboard on the screen. */
+function focusComposer() {
+  if (matchMedia("(pointer: fine)").matches) composer.focus();
+}
 
 $("new").addEventListener("click", startNew);
 
 function startNew() {
   closeList();
   if (open !== null) go(null);
-  composer.focus();
+  focusComposer();
 }
 
 $("skip").addEventListener("click", (event) => {
@@ -335,6 +349,7 @@ function closeList() {
 $("open-list").addEventListener("click", openList);
 $("close-list").addEventListener("click", closeList);
 $("veil").addEventListener("click", closeList);
+matchMedia("(max-width: 48rem)").addEventListener("change", closeList);
 
 // -- keys
 
@@ -397,7 +412,7 @@ async function begin() {
   showSession();
   void readList();
   void openConversation(idInAddress());
-  composer.focus();
+  focusComposer();
 }
 
 void begin();

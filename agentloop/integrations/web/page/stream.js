@@ -16,8 +16,9 @@ export class EventDecoder {
   #data = [];
   #size = 0;
   #id = null;
+  #type = "message";
 
-  /** Takes the next text; returns the events it completes, as `{id, data}`; `id` is null where none was set yet. */
+  /** Takes the next text; returns the events it completes, as `{id, type, data}`; `id` is null where none was set yet. */
   feed(text) {
     if (this.#afterReturn && text.startsWith("\n")) text = text.slice(1);
     if (text) this.#afterReturn = text.endsWith("\r");
@@ -27,7 +28,8 @@ export class EventDecoder {
     const events = [];
     for (const line of lines) {
       if (line === "") {
-        if (this.#data.length) events.push({ id: this.#id, data: this.#data.join("\n") });
+        if (this.#data.length) events.push({ id: this.#id, type: this.#type, data: this.#data.join("\n") });
+        this.#type = "message";
         this.#data = [];
         this.#size = 0;
       } else this.#field(line);
@@ -44,7 +46,8 @@ export class EventDecoder {
     if (name === "data") {
       this.#data.push(value);
       this.#size += value.length;
-    } else if (name === "id" && !value.includes("\0")) this.#id = value;
+    } else if (name === "event") this.#type = value || "message";
+    else if (name === "id" && !value.includes("\0")) this.#id = value;
   }
 }
 
@@ -143,6 +146,7 @@ async function readOnce({ open, onMessage, onOpen, signal, stallMs, world }) {
       unwatch();
       unwatch = world.watch(stallMs, give);
       for (const event of decoder.feed(text.decode(value, { stream: true }))) {
+        if (event.type === "error") return false; // coming back is answered with what went wrong
         if (onMessage(JSON.parse(event.data), event.id)) {
           cut.abort();
           return true;

@@ -196,15 +196,12 @@ class AttemptView {
 
   #withdrawnNode() {
     const { withdrawn, code, state, may_have_been_processed: maybe } = this.#attempt;
-    const words = withdrawn
-      ? "What was shown here is not an answer, and was taken back."
-      : state === "abandoned"
-        ? "This request was given up; it brought no answer."
-        : "This request brought no answer.";
+    let words = state === "abandoned" ? "This request was given up; it brought no answer." : "This request brought no answer.";
+    if (withdrawn) words = "What was shown here is not an answer, and was taken back.";
     return h(
       "p",
       { class: "withdrawn", testid: "withdrawn" },
-      h("strong", {}, "Withdrawn"),
+      h("strong", {}, withdrawn ? "Withdrawn" : "No answer"),
       code && h("code", {}, code),
       h("span", {}, words, maybe ? " The model may have worked on it." : ""),
     );
