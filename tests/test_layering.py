@@ -41,7 +41,7 @@ NAMES = [name for name in modules() if name != PACKAGE]
 def optional_dependencies() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [line for extra, lines in project["optional-dependencies"].items() if extra != "dev" for line in lines]
-    names = {line.split(";")[0].split(">")[0].strip() for line in extras}
+    names = {line.split(";")[0].split(">")[0].strip().replace("-", "_") for line in extras}
     return names.union(*(BROUGHT_ALONG.get(name, set()) for name in names))
 
 

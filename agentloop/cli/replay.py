@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..errors import InputError
 from ..testing.replay_server import ReplayServer
+from .numbers import port, seconds
 
 __all__ = ["add_parser", "run"]
 
@@ -28,9 +29,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("directory", metavar="DIR", help="a folder of .sse files, or one .sse file")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=_PORT, help=f"0 takes a free one (default {_PORT})")
+    parser.add_argument("--port", type=port, default=_PORT, help=f"0 takes a free one (default {_PORT})")
     parser.add_argument(
-        "--pace", type=_seconds, default=0.0, metavar="SECONDS", help="between two writes of an answer (default 0)"
+        "--pace", type=seconds, default=0.0, metavar="SECONDS", help="between two writes of an answer (default 0)"
     )
     parser.add_argument("--prefix", default="/v1", help="the path before /chat/completions (default /v1)")
     parser.set_defaults(usage_error=parser.error)
@@ -65,17 +66,3 @@ async def _serve(server: ReplayServer, where: str) -> None:
         print(f"serving {', '.join(server.models)}", file=sys.stderr)
         print(server.url, flush=True)
         await stop.wait()
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {number}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 3600:
-        raise argparse.ArgumentTypeError(f"expected seconds from 0 to 3600, got {text}")
-    return number

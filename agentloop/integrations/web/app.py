@@ -13,6 +13,7 @@ from ...agent import Agent
 from ...errors import AgentLoopError
 from ...limits import WebLimits
 from ...runtime import Runtime
+from ..metrics import PrometheusMetrics
 from .api import json_answer
 from .api import routes as api_routes
 from .origin import Origins
@@ -30,6 +31,8 @@ SERVICE: Final = web.AppKey("agentloop_service", Service)
 
 _begun: ContextVar[bool] = ContextVar("agentloop_begun", default=False)  # whether a part of an answer is sent
 
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 _HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -45,6 +48,7 @@ def chat_app(
     limits: WebLimits | None = None,
     client_gone: ClientGonePolicy | None = None,
     deps: Callable[[str], Any] | None = None,
+    metrics: PrometheusMetrics | None = None,
     page: bool = False,
     origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
@@ -52,9 +56,10 @@ def chat_app(
     """Serve agents to browsers, phones and other clients.
 
     ``/api/…`` is for conversations and turns, ``/healthz`` answers while the process does, ``/readyz`` while it takes
-    new turns, and ``/`` is the page where ``page`` is set. On shutdown it takes nothing new, waits up to
-    ``limits.drain_seconds`` for turns that go on, and ends all streams; their clients come back to whoever answers
-    next. The runtime stays the caller's: it is opened before, and closed after the application.
+    new turns, ``/metrics`` is for Prometheus where ``metrics`` is given, and ``/`` is the page where ``page`` is set.
+    On shutdown it takes nothing new, waits up to ``limits.drain_seconds`` for turns that go on, and ends all streams;
+    their clients come back to whoever answers next. The runtime stays the caller's: it is opened before, and
+    closed after the application.
 
         async with al.Runtime(provider, store="chat.db") as runtime:
             app = chat_app(runtime, [assistant], auth=my_auth)
@@ -66,6 +71,8 @@ def chat_app(
         client_gone: ``detach``: a turn goes on when nobody follows it (the default on a durable store).
             ``cancel``: it is cancelled after ``limits.gone_seconds``.
         deps: makes what tools are given as ``ctx.deps``, of the user's name.
+        metrics: counts answers, and is served without ``auth``: keep ``/metrics`` from the outside. Give it to the
+            runtime as an observer too.
         origins: pages of other sites that may use it, as ``https://app.example``; none may by default.
         hosts: names by which it may be reached; ``()`` is any.
 
@@ -74,10 +81,12 @@ def chat_app(
     """
     service = Service(runtime, agents, auth=auth, limits=limits, client_gone=client_gone, deps=deps)
     allowed = Origins(origins, hosts)
-    app = web.Application(middlewares=[_answering(allowed)], client_max_size=service.limits.body_bytes)
+    app = web.Application(middlewares=[_answering(allowed, metrics)], client_max_size=service.limits.body_bytes)
     app[SERVICE] = service
     app.add_routes(api_routes(service, page=page))
     app.add_routes(_health_routes(service))
+    if metrics is not None:
+        app.add_routes([_metrics_route(service, metrics)])
     if page:
         app.add_routes(page_routes())
 
@@ -113,13 +122,19 @@ def _health_routes(service: Service) -> list[web.RouteDef]:
     return [web.get("/healthz", healthy), web.get("/readyz", ready)]
 
 
-def _answering(allowed: Origins) -> Any:
+def _metrics_route(service: Service, metrics: PrometheusMetrics) -> web.RouteDef:
+    async def expose(_: web.Request) -> web.Response:
+        metrics.streams.set(service.streams.taken)
+        metrics.turns.set(service.runs.taken)
+        return web.Response(body=metrics.text(), headers={"Content-Type": metrics.content_type})
+
+    return web.get("/metrics", expose)
+
+
+def _answering(allowed: Origins, metrics: PrometheusMetrics | None) -> Any:
     """What goes wrong is answered as JSON, whoever raised it."""
 
-    @web.middleware
-    async def middleware(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def answer(request: web.Request, handler: _Handler) -> web.StreamResponse:
         _begun.set(False)
         try:
             allowed.check(request)
@@ -131,6 +146,14 @@ def _answering(allowed: Origins) -> Any:
             if _begun.get():  # the connection ends, and so the client knows
                 raise
             return _answer(_problem(request, error))
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        response = await answer(request, handler)
+        if metrics is not None:
+            resource = request.match_info.route.resource
+            metrics.answered("" if resource is None else resource.canonical, request.method, response.status)
+        return response
 
     return middleware
 

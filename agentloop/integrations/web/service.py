@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Literal, Protocol
 
 import msgspec
 from aiohttp import web
@@ -31,7 +32,7 @@ from .sse import SSEStream
 from .turn import TurnView, UnsettledOf, needs_person, turn_view
 from .user import Auth, User
 
-__all__ = ["ClientGonePolicy", "ConversationItem", "Service", "Settlement"]
+__all__ = ["ClientGonePolicy", "ConversationItem", "Cuttable", "Service", "Settlement"]
 
 _log = logging.getLogger("agentloop.web")
 
@@ -63,6 +64,21 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     outcome: Literal["done", "failed", "not_done"]
     text: str = ""
+
+
+class Cuttable(Protocol):
+    """An answer that goes on for a while."""
+
+    async def __aenter__(self) -> Any:
+        """It begins."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """It is over."""
+
+    def cut(self) -> None:
+        """End it now."""
 
 
 class Service:
@@ -114,7 +130,8 @@ class Service:
         self._readers: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._cancelling: set[asyncio.Task[None]] = set()
-        self._open: set[SSEStream] = set()
+        self._open: set[Cuttable] = set()
+        self._admitted: set[asyncio.Future[None]] = set()
         self._titles: dict[str, str] = {}
 
     # -- who and what
@@ -222,7 +239,7 @@ class Service:
             _check_same(known, served, input)
             return await self._turn(known, conversation, turn), False
         self.require_open()
-        with self._beginning(user, ref):
+        with self.beginning(user, ref):
             await self.runtime.submit(
                 served,
                 input,
@@ -317,34 +334,76 @@ class Service:
             Problem: 429, no place is left.
         """
         with self.streams.hold(user):
-            async with stream:
-                self._open.add(stream)
-                try:
-                    yield stream
-                finally:
-                    self._open.discard(stream)
+            async with self.answering(stream):
+                yield stream
 
-    def stream(self, request: web.Request, *, headers: Mapping[str, str] | None = None) -> SSEStream:
-        """A stream with this service's times."""
+    @asynccontextmanager
+    async def answering(self, answer: Cuttable) -> AsyncIterator[None]:
+        """Have an answer that goes on for the time of a block; it is cut where this is closed."""
+        async with answer:
+            self._open.add(answer)
+            try:
+                yield
+            finally:
+                self._open.discard(answer)
+
+    @contextmanager
+    def admit(self, user: User) -> Iterator[None]:
+        """Have a place for a run that ends with the block; `drain` waits for it.
+
+        Raises:
+            Problem: 503, 429: not now.
+        """
+        self.require_open()
+        with self.runs.hold(user):
+            ended = asyncio.get_running_loop().create_future()
+            self._admitted.add(ended)
+            try:
+                yield
+            finally:
+                self._admitted.discard(ended)
+                ended.set_result(None)
+
+    @contextmanager
+    def beginning(self, user: User, ref: str) -> Iterator[None]:
+        """Have a place for a run from here to its end, which a task of its own waits for."""
+        self.runs.take(user)
+        try:
+            yield
+        except BaseException:
+            self.runs.give_back(user)
+            raise
+        if ref in self._turns:  # it has one
+            self.runs.give_back(user)
+            return
+        self._turns[ref] = asyncio.get_running_loop().create_task(self._until_ended(user, ref), name=f"turn {ref}")
+        self._unfollowed(ref)
+
+    def stream(
+        self, request: web.Request, *, headers: Mapping[str, str] | None = None, at_cut: bytes = b""
+    ) -> SSEStream:
+        """A stream with this service's times; see `SSEStream`."""
         return SSEStream(
             request,
             keep_alive=self.limits.keep_alive_seconds,
             write_seconds=self.limits.write_seconds,
             headers=headers,
+            at_cut=at_cut,
         )
 
     # -- its end
 
     async def drain(self) -> None:
-        """Begin nothing more, wait ``drain_seconds`` for what goes on, then end all streams."""
+        """Begin nothing more, wait ``drain_seconds`` for what goes on, then cut all answers."""
         self.draining = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        if self._turns:
-            await asyncio.wait(self._turns.values(), timeout=self.limits.drain_seconds)
-        for stream in tuple(self._open):
-            stream.cut()
+        going = [*self._turns.values(), *self._admitted]
+        if going:
+            await asyncio.wait(going, timeout=self.limits.drain_seconds)
+        for answer in tuple(self._open):
+            answer.cut()
 
     async def close(self) -> None:
         """Let go of everything; turns that go on are the runtime's."""
@@ -443,31 +502,16 @@ class Service:
         self.require_open()
         ref = user.run(conversation, turn)
         view = await self.runtime.view(ref)
-        with self._beginning(user, ref):
+        with self.beginning(user, ref):
             await self.runtime.take_up(ref, self.agent(view.agent), decisions=decisions, deps=self.deps(user))
         return await self.turn(user, conversation, turn)
-
-    @contextmanager
-    def _beginning(self, user: User, ref: str) -> Iterator[None]:
-        """Have a place for a run from here to its end, which a task of its own waits for."""
-        self.runs.take(user)
-        try:
-            yield
-        except BaseException:
-            self.runs.give_back(user)
-            raise
-        if ref in self._turns:  # it has one
-            self.runs.give_back(user)
-            return
-        self._turns[ref] = asyncio.get_running_loop().create_task(self._until_ended(user, ref), name=f"turn {ref}")
-        self._unfollowed(ref)
 
     async def _until_ended(self, user: User, ref: str) -> None:
         try:
             while True:
                 try:
                     await self.runtime.result(ref)
-                except AgentLoopError as error:  # whoever follows it is told
+                except Exception as error:  # noqa: BLE001  # of whatever kind; whoever follows it is told
                     _log.info("run %s ended with %s", ref, type(error).__name__)
                 if not self.runtime.is_live(ref):  # it may have been taken up at once
                     break

@@ -11,19 +11,21 @@ was left. A stream without it was cut, and the client comes back with the last i
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 import msgspec
 
-from ...errors import AgentLoopError
 from ...events import event_id
 from ...sinks import Follower
 from .service import Service
-from .sse import SSEStream, data_frame
+from .sse import ClientGone, SSEStream, data_frame
 from .turn import TurnView
 from .user import User
 
 __all__ = ["stream_turn"]
+
+_log = logging.getLogger("agentloop.web")
 
 _POLL_SECONDS: Final = 1.0
 
@@ -46,8 +48,10 @@ async def stream_turn(
         if follower is not None:
             try:
                 await stream.follow(follower)
-            except AgentLoopError:
-                pass  # what ended the run is told by its last event, and stands in the turn
+            except ClientGone:
+                raise
+            except Exception as error:  # noqa: BLE001  # what ended the run, of whatever kind; it stands in the turn
+                _log.info("run %s ended with %s", user.run(conversation, turn), type(error).__name__)
         view = await service.turn(user, conversation, turn)
         while view.state == "elsewhere":
             view = await _grown(service, user, conversation, turn, stream, view)

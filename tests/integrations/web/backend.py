@@ -13,7 +13,7 @@ from aiohttp import ClientResponse, ClientSession, web
 import agentloop as al
 from agentloop.integrations.web import chat_app
 
-__all__ = ["Client", "Gate", "by_header", "frames", "serving"]
+__all__ = ["Client", "Gate", "by_header", "frames", "serving", "until"]
 
 
 class Gate:
@@ -29,6 +29,12 @@ class Gate:
             return answer
 
         return held
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others work until something holds; the timeout of the test bounds it."""
+    while not condition():  # noqa: ASYNC110  # what it waits for tells nobody
+        await asyncio.sleep(0)
 
 
 async def by_header(request: web.Request) -> str | None:
