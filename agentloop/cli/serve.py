@@ -20,8 +20,8 @@ from aiohttp import web
 from ..agent import Agent
 from ..errors import AgentLoopError, InputError
 from ..integrations.metrics import PrometheusMetrics
+from ..integrations.serving.problem import Problem
 from ..integrations.web import Auth, WebLimits, chat_app
-from ..integrations.web.problem import Problem
 from ..limits import DRAIN_SECONDS, LEASE_SECONDS
 from ..providers import ChatCompletions
 from ..runtime import Runtime

@@ -18,7 +18,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from agentloop.cli import main
 from agentloop.cli.serve import password_auth
-from agentloop.integrations.web.problem import Problem
+from agentloop.integrations.serving.problem import Problem
 from agentloop.testing import Answer, ReplayServer
 from tests.cli.demo_recordings import ANSWER, recordings
 from tests.integrations.web.backend import Client

@@ -15,7 +15,6 @@ from aiohttp import ClientResponse
 
 import agentloop as al
 from agentloop.admission import digest_bytes
-from agentloop.integrations.openai_endpoint import routes
 from agentloop.integrations.web import SERVICE, Service, User, WebLimits, chat_app
 from agentloop.messages import ModelExchange, SystemMessage, UserMessage
 from agentloop.testing import ScriptedProvider, broken, call, reply
@@ -100,7 +99,6 @@ class Endpoint:
 async def endpoint(runtime: al.Runtime, *agents: al.Agent[Any], **options: Any) -> AsyncIterator[Endpoint]:
     user = options.pop("user", None)
     app = chat_app(runtime, agents or (CLERK,), **{"auth": None, **options})
-    app.add_routes(routes(app[SERVICE]))
     async with serving(runtime, app=app, user=user) as client:
         yield Endpoint(client, app[SERVICE])
 

@@ -13,8 +13,7 @@ import pytest
 from aiohttp import web
 
 import agentloop as al
-from agentloop.integrations.openai_endpoint import routes
-from agentloop.integrations.web import SERVICE, WebLimits, chat_app
+from agentloop.integrations.web import WebLimits, chat_app
 from agentloop.testing import ScriptedProvider, broken, call, reply
 from tests.integrations.web.backend import Gate, serving
 
@@ -64,7 +63,6 @@ async def served(*script: Any, store: Any = None, **options: Any) -> AsyncIterat
     log = Served()
     async with al.Runtime(ScriptedProvider(script, deltas=3), store=store) as runtime:
         app = chat_app(runtime, [CLERK], auth=log.auth, **options)
-        app.add_routes(routes(app[SERVICE]))
         async with serving(runtime, app=app) as client:
             log.url = f"{client.url}/v1"
             yield log

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from ...messages import Usage
 from ...views import AttemptView, CallView, MessageView, RunView, StoreView
-from .words import answered, asked_by, clean, clock, counted, cut, duration, place, run_title, size, tokens
+from ..inert import clean
+from .words import answered, asked_by, clock, counted, cut, duration, place, run_title, size, tokens
 
 __all__ = ["page"]
 

@@ -17,10 +17,10 @@ from ...errors import AgentLoopError
 from ...results import RunResult
 from ...sinks import Follower
 from ...windows import RunOptions
-from ..web.problem import Problem
-from ..web.service import Service
-from ..web.sse import ClientGone
-from ..web.user import User
+from ..serving.problem import Problem
+from ..serving.service import Service
+from ..serving.sse import ClientGone
+from ..serving.user import User
 from .answer import Answer, ChunkWriter
 from .presence import Presence
 from .refusal import DRAINING, NEEDS_PERSON, Refusal, RequestRefused, refusal_of
@@ -40,11 +40,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def routes(service: Service) -> list[web.RouteDef]:
-    """The three routes, below ``/v1``.
-
-    app = chat_app(runtime, [assistant], auth=my_auth)
-    app.add_routes(routes(app[SERVICE]))
-    """
+    """The three routes, below ``/v1``, as `chat_app` has them."""
     endpoint = _Endpoint(service)
     return [
         web.post("/v1/chat/completions", _refusing(endpoint.complete)),
@@ -156,10 +152,7 @@ class _Endpoint:
             try:
                 if begun.events.missed:
                     await stream.send(writer.recall(await self._service.runtime.view(begun.ref)))
-                async for event in begun.events:
-                    frames = writer.take(event)  # type: ignore[arg-type]  # a run tells these
-                    if frames:
-                        await stream.send(frames)
+                await stream.follow(begun.events, frame=writer.take)
                 frames = writer.end(await self._ended(begun))
             except ClientGone:
                 raise

@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from .problem import Problem
+from ..serving.problem import Problem
 
 __all__ = ["CONTENT_SECURITY_POLICY", "page_routes"]
 

@@ -8,7 +8,7 @@ up. Source: WHATWG HTML Living Standard, "Server-sent events".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -172,18 +172,22 @@ class SSEStream:
             self._writing = False
             self._written_at = asyncio.get_running_loop().time()
 
-    async def follow(self, events: Follower) -> None:
+    async def follow(self, events: Follower, *, frame: Callable[[Any], bytes] = event_frame) -> None:
         """Send the events of a run until there is none any more: all that can be read at once in one write.
+
+        Args:
+            frame: what is sent for an event; nothing is, where it gives nothing.
 
         Raises:
             AgentLoopError, Exception: what ended the run, after its last event.
         """
         async for event in events:
-            frames = event_frame(event)
+            frames = frame(event)
             more: Event | None
             while len(frames) < _BATCH_BYTES and (more := events.next_nowait()) is not None:
-                frames += event_frame(more)
-            await self.send(frames)
+                frames += frame(more)
+            if frames:
+                await self.send(frames)
 
     def cut(self) -> None:
         """End the answer now, where its writer is; the client comes back for the rest."""
