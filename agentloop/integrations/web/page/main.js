@@ -12,6 +12,7 @@ import { answerOf } from "./turn.js";
 import { blockedBy, errorWords, outcomeWords } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
+const LIST_AGAIN_MS = 4000;
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 
 const api = createApi({ fetch: (...request) => fetch(...request) });
@@ -199,17 +200,19 @@ function announce(view) {
 // -- the connection
 
 let lost = false;
+let reached = false; // since the browser said that it is offline: the server may be on this machine
 let backTimer = 0;
 
 function showLost(now) {
   lost = now;
+  reached = !now;
   showConnection();
 }
 
 function showConnection() {
   const line = $("connection");
   const before = line.dataset.state;
-  const state = !navigator.onLine ? "offline" : lost ? "reconnecting" : "online";
+  const state = !navigator.onLine && !reached ? "offline" : lost ? "reconnecting" : "online";
   if (state === before) return;
   line.dataset.state = state;
   clearTimeout(backTimer);
@@ -221,7 +224,10 @@ function showConnection() {
   }
 }
 
-addEventListener("offline", showConnection);
+addEventListener("offline", () => {
+  reached = false;
+  showConnection();
+});
 addEventListener("online", showConnection);
 
 // -- errors
@@ -229,6 +235,7 @@ addEventListener("online", showConnection);
 function showError(error, what) {
   const box = $("alert");
   const actions = [];
+  if (error.status !== undefined) showLost(false); // it answered
   if (error.status === 401) actions.push(h("button", { type: "button", class: "plain", onclick: () => location.reload() }, "Reload"));
   else actions.push(h("button", { type: "button", class: "quiet round", "aria-label": "Dismiss", onclick: hideError }, icon("cross")));
   const wait = error.retryAfterMs && what !== "send" ? ` Wait ${Math.ceil(error.retryAfterMs / 1000)} s.` : "";
@@ -256,12 +263,16 @@ function readList() {
       const known = new Set(answer.conversations.map((item) => item.id));
       const own = conversations.filter((item) => item.local && !known.has(item.id) && item.id === open?.id);
       conversations = [...own, ...answer.conversations];
+      if (lost && !open?.busy) showLost(false);
       showHead();
       showList();
     })
     .catch((error) => {
       if (error.status !== undefined) showError(error, "read the list");
-      else showLost(true);
+      else {
+        showLost(true);
+        void BROWSER.wait(LIST_AGAIN_MS).then(readList);
+      }
     })
     .finally(() => {
       reading = null;
@@ -371,6 +382,19 @@ addEventListener("keydown", (event) => {
 });
 
 $("help").addEventListener("click", () => $("help-dialog").showModal());
+
+// -- what must not happen
+
+addEventListener("error", ({ error }) => showFault(error));
+addEventListener("unhandledrejection", ({ reason }) => showFault(reason));
+
+/** A fault of the page itself; the browser writes down which. */
+function showFault(error) {
+  if (!(error instanceof Error)) return; // not of the page's scripts
+  const words = h("p", {}, "Something went wrong in this page. Nothing is lost on the server; reload to go on.");
+  $("alert").replaceChildren(words, h("button", { type: "button", class: "plain", onclick: () => location.reload() }, "Reload"));
+  $("alert").hidden = false;
+}
 
 // -- the beginning
 
