@@ -92,7 +92,8 @@ class _Api:
     async def session(self, request: web.Request) -> web.Response:
         user = await self._service.identify(request)
         agents = [{"name": agent.name, "tools": list(agent.toolset.names)} for agent in self._service.agents.values()]
-        return json_answer({"user": user.name, "agents": agents, "page": self._page})
+        alive = self._service.limits.keep_alive_seconds
+        return json_answer({"user": user.name, "agents": agents, "page": self._page, "keep_alive_seconds": alive})
 
     async def conversations(self, request: web.Request) -> web.Response:
         user = await self._service.identify(request)

@@ -17,6 +17,7 @@ export class Conversation {
   #outbox;
   #told;
   #world;
+  #stallMs;
   #closed = new AbortController();
   #following = new Set();
   #sending = null;
@@ -25,9 +26,10 @@ export class Conversation {
   /**
    * @param told - `turn(view)` a turn changed, `list()` turns were added or removed, `connection("open" | "lost")`,
    *   `error(error, what)`, `settled(view)` a turn left off here, `refused(text)` a text was not taken.
+   * @param stallMs - as of `follow`.
    * @param begun - whether the server may know it: false for one whose id was minted just now.
    */
-  constructor({ id, api, outbox, told, begun = true, world = BROWSER }) {
+  constructor({ id, api, outbox, told, stallMs, begun = true, world = BROWSER }) {
     this.id = id;
     this.turns = new Map();
     this.loaded = !begun;
@@ -36,6 +38,7 @@ export class Conversation {
     this.#outbox = outbox;
     this.#told = told;
     this.#world = world;
+    this.#stallMs = stallMs;
   }
 
   get newest() {
@@ -156,6 +159,7 @@ export class Conversation {
         onMessage: (message) => this.#onMessage(id, message),
         onState: (state) => this.#told.connection(state),
         signal: this.#closed.signal,
+        stallMs: this.#stallMs,
         world: this.#world,
       });
     } catch (error) {

@@ -61,7 +61,7 @@ function openConversation(id) {
   open?.close();
   showLost(false);
   hideError();
-  open = id === null ? null : new Conversation({ id, api, outbox, told: tellerFor(id) });
+  open = id === null ? null : new Conversation({ id, api, outbox, told: tellerFor(id), stallMs: stallMs() });
   transcript.list([]);
   composer.text = outbox.draft(id);
   showAll();
@@ -111,13 +111,18 @@ function send(text) {
     const id = mintId();
     outbox.keepDraft(null, "");
     history.pushState(null, "", `#/c/${id}`);
-    open = new Conversation({ id, api, outbox, told: tellerFor(id), begun: false });
+    open = new Conversation({ id, api, outbox, told: tellerFor(id), stallMs: stallMs(), begun: false });
     const now = Date.now();
     conversations = [{ id, title: text.slice(0, 80), updated_at_ms: now, turns: 1, live: null, local: true }, ...conversations];
   }
   transcript.toEnd();
   void open.send(text, agent);
   showAll();
+}
+
+/** Silence after which a stream counts as dead: the server says how often it writes at least. */
+function stallMs() {
+  return session.keep_alive_seconds ? 3_000 * session.keep_alive_seconds : undefined;
 }
 
 function agentOf() {
