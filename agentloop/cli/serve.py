@@ -21,7 +21,7 @@ from ..agent import Agent
 from ..errors import AgentLoopError, InputError
 from ..integrations.metrics import PrometheusMetrics
 from ..integrations.serving.problem import Problem
-from ..integrations.web import Auth, WebLimits, chat_app
+from ..integrations.web import SERVICE, Auth, WebLimits, chat_app
 from ..limits import DRAIN_SECONDS, LEASE_SECONDS
 from ..providers import ChatCompletions
 from ..runtime import Runtime
@@ -185,5 +185,6 @@ async def _serve(
             print(f"serving {names} ({counted(len(agents), 'agent')}); store: {where}", file=sys.stderr)
             await stop.wait()
             print("ending: waiting for turns that go on", file=sys.stderr)
+            await app[SERVICE].drain()  # while it still listens: clients read what there is, and are told of the end
         finally:
             await runner.cleanup()

@@ -126,6 +126,7 @@ class Service:
         self.runs = Places("runs", total=self.limits.runs, a_user=self.limits.runs_a_user)
         self.streams = Places("streams", total=self.limits.streams, a_user=self.limits.streams_a_user)
         self.draining = False
+        self._drained_by = 0.0  # when to wait no longer for what goes on; 0 before that is known
         self._turns: dict[str, asyncio.Task[None]] = {}  # those that go on here, by the run's id
         self._readers: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -312,6 +313,12 @@ class Service:
         except LostError:
             return None
 
+    async def given_up(self, user: User, conversation: str, turn: str) -> None:
+        """Wait until a turn whose end is stored has no place here any more: whoever is told may begin the next one."""
+        task = self._turns.get(user.run(conversation, turn))
+        if task is not None:
+            await asyncio.wait({task})
+
     @contextmanager
     def reading(self, user: User, conversation: str, turn: str) -> Iterator[None]:
         """Say, for the time of a block, that somebody follows a turn."""
@@ -394,14 +401,20 @@ class Service:
     # -- its end
 
     async def drain(self) -> None:
-        """Begin nothing more, wait ``drain_seconds`` for what goes on, then cut all answers."""
+        """Begin nothing more, wait ``drain_seconds`` for what goes on, then cut all answers.
+
+        Whoever serves may call it before it stops to listen, so that clients are answered meanwhile; once more waits
+        for no longer.
+        """
+        clock = asyncio.get_running_loop().time
         self.draining = True
+        self._drained_by = self._drained_by or clock() + self.limits.drain_seconds
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         going = [*self._turns.values(), *self._admitted]
         if going:
-            await asyncio.wait(going, timeout=self.limits.drain_seconds)
+            await asyncio.wait(going, timeout=max(0.0, self._drained_by - clock()))
         for answer in tuple(self._open):
             answer.cut()
 

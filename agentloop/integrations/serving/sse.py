@@ -1,13 +1,16 @@
 """Server-sent events to one client: framed, kept alive, held up by a client that reads slowly, ended when it goes.
 
-What waits for a client is bounded: one batch of events here (64 KiB and one event), and what its socket
-takes. Events themselves are kept by the run for all its readers, so a slow client costs no copies and holds nobody
-up. Source: WHATWG HTML Living Standard, "Server-sent events".
+What waits for a client is bounded: one batch of events here (64 KiB and one event), twice as much in what writes to
+its socket, and what that takes. Events themselves are kept by the run for all its readers, so a slow client costs
+no copies and holds nobody up. Source: WHATWG HTML Living Standard, "Server-sent events".
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import sys
 from collections.abc import AsyncIterable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -41,6 +44,7 @@ STREAM_HEADERS: Final[Mapping[str, str]] = {
 _BATCH_BYTES: Final = 64 * 1024
 _WATCH_SECONDS: Final = 1.0
 _KEEP_ALIVE: Final = b":\n\n"
+_RESET: Final = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)  # of SO_LINGER: closing sends RST
 
 
 class ClientGone(Exception):
@@ -128,6 +132,7 @@ class SSEStream:
         self._at_cut = at_cut
         self._cut = self._writing = False
         self._written_at = 0.0
+        self._behind, self._moved_at = 0, 0.0  # bytes that wait for the client, and since when they are as many
         self._scope = anyio.CancelScope()
         self._watch: asyncio.Task[None] | None = None
 
@@ -159,13 +164,12 @@ class SSEStream:
         """Write whole events; waits until the client has taken enough of what was written before.
 
         Raises:
-            ClientGone: it has gone, or took nothing for too long; the block ends quietly with it.
+            ClientGone: it has gone; the block ends quietly with it.
         """
         self._writing = True
         try:
-            async with asyncio.timeout(self._write_seconds):
-                await self.response.write(frames)
-        except (ConnectionError, TimeoutError) as error:
+            await self.response.write(frames)
+        except ConnectionError as error:
             self._abort()
             raise ClientGone from error
         finally:
@@ -195,26 +199,38 @@ class SSEStream:
         self._scope.cancel()
 
     def _abort(self) -> None:
+        """Break the connection; what the system holds for a client that takes nothing goes with it."""
         self.gone = True
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        transport = self._request.transport
+        if transport is not None:
+            plug = transport.get_extra_info("socket")
+            if plug is not None:
+                plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            transport.abort()
 
     async def _watching(self) -> None:
-        """Keep the stream alive, and end it when its client has gone: nothing else says so while nothing is sent."""
+        """Keep the stream alive, and end it when its client has gone, which nothing else says while nothing is sent.
+
+        It waits for no client: one clock looks after the writes of a stream, however many they are.
+        """
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(min(_WATCH_SECONDS, self._keep_alive))
-            transport = self._request.transport
+        every = min(_WATCH_SECONDS, self._keep_alive, self._write_seconds / 2)
+        while not self.gone:
+            await asyncio.sleep(every)
+            now, transport = loop.time(), self._request.transport
+            behind = 0 if transport is None else transport.get_write_buffer_size()
             if transport is None or transport.is_closing():
                 self.gone = True
-                self._scope.cancel()
-                return
-            if not self._writing and not self._cut and loop.time() - self._written_at >= self._keep_alive:
+            elif behind != self._behind:  # it takes something, or has only just begun not to
+                self._behind, self._moved_at = behind, now
+            elif behind and now - self._moved_at >= self._write_seconds:
+                self._abort()
+            elif not (behind or self._writing or self._cut) and now - self._written_at >= self._keep_alive:
                 try:
                     await self.send(_KEEP_ALIVE)
                 except ClientGone:
-                    self._scope.cancel()
-                    return
+                    pass  # the loop ends with it
+        self._scope.cancel()
 
 
 async def sse_response(

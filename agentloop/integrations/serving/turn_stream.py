@@ -93,6 +93,8 @@ async def tell_turn(
         view = await service.turn(user, conversation, turn)
         while view.state == "elsewhere":
             view = await _grown(service, user, conversation, turn, teller, view)
+        if view.state == "ended":
+            await service.given_up(user, conversation, turn)
         if view.state != "running":
             break
         await asyncio.sleep(0)  # its events have ended and its task is about to; a store in memory never waits

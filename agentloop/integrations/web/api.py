@@ -128,12 +128,13 @@ class _Api:
     async def events(self, request: web.Request) -> web.StreamResponse:
         user = await self._service.identify(request)
         conversation, turn = request.match_info["conversation"], request.match_info["turn"]
-        await self._service.turn(user, conversation, turn)  # or 404, before the stream begins
         after = request.headers.get("Last-Event-ID") or request.query.get("after") or None
         try:
             follower = self._service.follow(user, conversation, turn, after=after)
         except InputError:
             raise Problem(400, "bad_event_id", "Last-Event-ID: expected the id of an event of this turn") from None
+        if follower is None:
+            await self._service.turn(user, conversation, turn)  # or 404, before the stream begins
         stream = self._service.stream(request)
         with self._service.reading(user, conversation, turn):
             async with self._service.streaming(user, stream):

@@ -51,6 +51,30 @@ async def test_turns_are_limited_for_each_user_and_in_all_and_places_are_given_b
             gate.open.set()
 
 
+async def test_whoever_is_told_of_the_end_may_begin_the_next_turn_at_once(tmp_path: Path) -> None:
+    async with al.Runtime(ScriptedProvider([reply("x"), reply("y")]), store=tmp_path / "s.db") as runtime:
+        given_up, let_go = asyncio.Event(), runtime._store.let_go
+
+        async def held(ref: str) -> None:
+            await given_up.wait()
+            await let_go(ref)
+
+        runtime._store.let_go = held
+        app = chat_app(runtime, [AGENT], auth=None, limits=WebLimits(runs_a_user=1))
+        async with serving(runtime, app=app) as client:
+            await client.begin()
+            async with client.stream() as events:
+                async for event in events:
+                    if event["type"] == "run.ended":
+                        break
+                for _ in range(3):  # by then its end could have been read and told
+                    assert (await client.turn())["state"] == "ended"
+                assert app[SERVICE].streams.taken == 1
+                given_up.set()
+                assert (await anext(events))["type"] == "end"
+            assert (await post(client, "u", "other"))[0] == 201
+
+
 async def test_streams_are_limited_for_each_user_and_in_all_and_places_are_given_back() -> None:
     gate = Gate()
     limits = WebLimits(streams=2, streams_a_user=1)
@@ -108,6 +132,23 @@ async def test_a_backend_that_may_wait_no_longer_ends_streams_without_an_end(tmp
                 got = [event async for event in events]
             assert [event["type"] for event in got] == ["run.started", "model.start"]
             await ending
+            gate.open.set()
+
+
+async def test_who_drains_twice_waits_once(tmp_path: Path) -> None:
+    gate, limits = Gate(), WebLimits(drain_seconds=0.5)
+    clock = asyncio.get_running_loop().time
+    async with al.Runtime(ScriptedProvider([gate(reply("Late."))]), store=tmp_path / "s.db") as runtime:
+        app = chat_app(runtime, [AGENT], auth=None, limits=limits)
+        async with serving(runtime, app=app) as client:
+            await client.begin()
+            await gate.asked.wait()
+            begun = clock()
+            await app[SERVICE].drain()
+            between = clock()
+            await app.shutdown()
+            assert between - begun >= 0.4
+            assert clock() - between < 0.4
             gate.open.set()
 
 
