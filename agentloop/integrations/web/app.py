@@ -15,8 +15,9 @@ from ...limits import WebLimits
 from ...runtime import Runtime
 from ..metrics import PrometheusMetrics
 from ..openai_endpoint import routes as openai_routes
+from ..serving.attendance import ClientGonePolicy
 from ..serving.problem import Problem, problem_of
-from ..serving.service import ClientGonePolicy, Service
+from ..serving.service import Service
 from ..serving.user import Auth
 from ..ui_stream import routes as ui_routes
 from .api import json_answer
