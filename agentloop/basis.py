@@ -6,14 +6,14 @@ and digests of what is longer. No text of either side is in an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from .admission import digest_bytes
 from .agent import Agent
 from .errors import InputError, RestoreError
 from .exchange import OriginOpened, Turn, canonical_bytes
-from .messages import Message, SystemMessage, UserMessage
+from .messages import Message
 from .runner import Asking, has_begun
 from .tools import ToolSet
 
@@ -52,8 +52,10 @@ def check_agent(agent: Agent[Any], asking: Asking[Any], turn: Turn) -> None:
         begun, route = agent.begun(opened), asking.label.route
         stored = _output(opened) if begun is None else f"output by route {begun.label.route}"
         raise _refusal("input_changed", turn, stored, f"output by route {route}")
-    own = tuple(message for message in opened.messages if type(message) is SystemMessage)
-    for what, expected, got in (("instructions", own, asking.system), ("options", opened.options, asking.options)):
+    for what, expected, got in (
+        ("instructions", opened.instructions, asking.system),
+        ("options", opened.options, asking.options),
+    ):
         if got != expected:
             raise _refusal("input_changed", turn, f"{what} {_digest(expected)}", f"{what} {_digest(got)}")
     _check_catalogue(asking.toolset, turn)
@@ -87,15 +89,15 @@ def check_same(agent: Agent[T], asking: Asking[T], turn: Turn) -> Asking[T]:
     return read_by(agent, turn) or asking
 
 
-def check_input(messages: Iterable[SystemMessage | UserMessage], turn: Turn) -> None:
-    """Refuse a turn's messages whose user message is not the one that a run was started with.
+def check_input(messages: Sequence[Message], turn: Turn) -> None:
+    """Refuse a turn's messages whose last one, the input, is not the one that a run was started with.
 
     Raises:
         RestoreError: ``input_changed``: it is another one, or the run's texts were removed.
     """
     if turn.redacted is not None:
         raise _refusal("input_changed", turn, "input that is stored", "a run whose texts were removed")
-    expected, got = _said(turn.opened.messages), _said(messages)
+    expected, got = turn.opened.messages[-1:], tuple(messages[-1:])
     if got != expected:
         raise _refusal("input_changed", turn, f"input {_digest(expected)}", f"input {_digest(got)}")
 
@@ -115,10 +117,6 @@ def _output(opened: OriginOpened) -> str:
     if wanted is not None:
         return f"output {wanted.name!r} of schema {_digest(wanted)}"
     return f"another output or none, tools ({', '.join(spec.name for spec in opened.tools)})"
-
-
-def _said(messages: Iterable[Message]) -> tuple[UserMessage, ...]:
-    return tuple(message for message in messages if type(message) is UserMessage)
 
 
 def _check_catalogue(tools: ToolSet, turn: Turn) -> None:

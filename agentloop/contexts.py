@@ -30,7 +30,7 @@ from .errors import LostError, RunCancelled
 from .exchange import SUMMARY_STAGE, Book, ContextCut, DroppedTurns, History, State, Turn, TurnSummary
 from .life import Life
 from .limits import MAX_INPUT_CHARS
-from .messages import Message, SystemMessage, UserMessage, messages_chars
+from .messages import Message, messages_chars
 from .persistence import ConversationStore, Gate
 from .providers import Provider
 from .runner import (
@@ -89,7 +89,7 @@ class Contexts:
     async def chosen(
         self,
         agent: Agent[Any],
-        messages: tuple[SystemMessage | UserMessage, ...],
+        messages: tuple[Message, ...],
         *,
         conversation: str,
         run_id: str | None,
@@ -133,7 +133,7 @@ class Contexts:
     # -- private
 
     async def _past(
-        self, agent: Agent[Any], conversation: str, ref: str, messages: tuple[SystemMessage | UserMessage, ...]
+        self, agent: Agent[Any], conversation: str, ref: str, messages: tuple[Message, ...]
     ) -> _Past | None:
         """What was said before, where some of it has to go; None where the run is there, or cannot be opened now."""
         plan = agent.context

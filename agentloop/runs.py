@@ -37,7 +37,7 @@ from .exchange import Book, Fact, ReceiptMint, Turn, is_suspended
 from .life import Life
 from .limits import CLOSE_SECONDS, TOOL_THREADS, WAIT_SECONDS
 from .loop import cancelled_end, drive
-from .messages import SystemMessage, UserMessage
+from .messages import Message
 from .persistence import ConversationStore, Gate
 from .providers import Provider
 from .results import RunResult, result_in
@@ -153,7 +153,7 @@ class Runs:
         self,
         agent: Agent[Any],
         asking: Asking[Any],
-        messages: tuple[SystemMessage | UserMessage, ...],
+        messages: tuple[Message, ...],
         options: RunOptions,
         *,
         kept: bool,
@@ -170,6 +170,7 @@ class Runs:
                     origin_id=self._new_id(),
                     conversation=conversation,
                     messages=messages,
+                    brought=len(messages) - len(asking.system) - 1,
                     options=asking.options,
                     tools=asking.toolset.specs,
                     catalogue_digest=asking.toolset.digest,
@@ -210,7 +211,7 @@ class Runs:
         self,
         agent: Agent[Any],
         asking: Asking[Any],
-        messages: tuple[SystemMessage | UserMessage, ...],
+        messages: tuple[Message, ...],
         options: RunOptions,
         *,
         conversation: str,
@@ -229,7 +230,7 @@ class Runs:
         asking: Asking[Any],
         ref: str,
         options: RunOptions,
-        messages: tuple[SystemMessage | UserMessage, ...] | None,
+        messages: tuple[Message, ...] | None,
         decisions: Mapping[CallRef, Decision],
     ) -> LiveRun:
         """Launch a run that is stored, unless it goes on here or ended here; store what is decided about it first.

@@ -470,7 +470,7 @@ class Runtime(Conversations, Steering, UnfinishedRuns):
         known = self._runs.live.get(options.get("run_id") or "")
         if known is not None:
             known.require_outside()
-        messages = admitted(asking, input)
+        messages = admitted(asking, input, options.get("history", ()))
         conversation = options.get("conversation")
         if agent.context is not None and conversation is not None:
             return await self._runs.open_within(agent, asking, messages, options, conversation=conversation, kept=kept)

@@ -110,7 +110,7 @@ class UnfinishedRuns:
 
         What is stored is not done again: a reply is not asked for twice, and a tool that may have
         run is recovered as its policy says (`ToolPolicy.recovery`), or waits for a host. The result of
-        a run that has ended is returned, and nothing runs. ``conversation``, ``run_id`` and
+        a run that has ended is returned, and nothing runs. ``conversation``, ``history``, ``run_id`` and
         ``checkpoint`` are the run's own and not given.
 
         Args:
@@ -238,7 +238,7 @@ class UnfinishedRuns:
         check_ref(ref)
         require_agent(agent)
         check_options(options)
-        for name in ("conversation", "run_id", "checkpoint"):
+        for name in ("conversation", "history", "run_id", "checkpoint"):
             if options.get(name):
                 raise InputError(f"resume: expected no {name}, which is the run's own")
         read = read_decisions({} if decisions is None else decisions, ref, below=True)

@@ -16,7 +16,7 @@ from .errors import InputError, ModelPending, RunCancelled
 from .events import event_id, event_sequence
 from .exchange import canonical_bytes
 from .limits import check_name, check_seconds
-from .messages import ImagePart, ModelRequest, SystemMessage, TextPart, UserMessage, require_model_request
+from .messages import ImagePart, Message, ModelRequest, TextPart, UserMessage, require_model_request
 from .messages.require import user_text
 from .results import RunResult
 from .runner import Asking
@@ -52,6 +52,10 @@ class RunOptions(TypedDict, total=False):
         sink: gets the run's output events, awaited in order (`Sink`).
         conversation: name of the conversation this turn continues; None is a run of its own. One
             run at a time may be on a conversation. 1 to 128 characters.
+        history: what was said before, for a run without a conversation, whose host brings it each time: system
+            and user messages and whole exchanges, as `Runtime.history` gives them. It comes after the agent's
+            instructions, which are not said twice where it begins with them, and before the input. It is a part
+            of the run's own input, in full: an agent's ``context`` leaves none of it out.
         run_id: makes the start idempotent: the same id with the same input joins that run, which
             keeps its own ``deps`` and ``sink``. 1 to 128 characters.
         reasoning: also preview reasoning, as `ReasoningPreview`.
@@ -65,6 +69,7 @@ class RunOptions(TypedDict, total=False):
     deps: Any
     sink: Sink | None
     conversation: str | None
+    history: tuple[Message, ...]
     run_id: str | None
     reasoning: bool
     checkpoint: bool
@@ -359,6 +364,11 @@ def check_options(options: RunOptions) -> None:
     for name, value in (("conversation", options.get("conversation")), ("run_id", options.get("run_id"))):
         if value is not None:
             check_name(name, value)
+    history = options.get("history", ())
+    if type(history) is not tuple:
+        raise InputError(f"history: expected a tuple of messages, got {type(history).__name__}")
+    if history and options.get("conversation") is not None:
+        raise InputError("history: expected none with a conversation, which has its own")
     if options.get("sink") is not None:
         require_sink("sink", options["sink"])
     for name, flag in (
@@ -393,9 +403,14 @@ def sequence_of(ref: str, after: str | None) -> int:
     raise InputError(f"after: expected None or the id of an event of run {ref!r}, got another value")
 
 
-def admitted(asking: Asking[Any], input: RunInput) -> tuple[SystemMessage | UserMessage, ...]:
+def admitted(asking: Asking[Any], input: RunInput, history: tuple[Message, ...] = ()) -> tuple[Message, ...]:
     """The messages of a turn; what the caller hands in is checked whole (R37), the rest was when it was prepared."""
-    return (*asking.system, admitted_user(input))
+    user = admitted_user(input)
+    if not history:
+        return (*asking.system, user)
+    require_model_request(ModelRequest(messages=(*history, user)))
+    known = len(asking.system)
+    return (*asking.system, *(history[known:] if history[:known] == asking.system else history), user)
 
 
 def admitted_user(input: RunInput) -> UserMessage:
@@ -412,7 +427,7 @@ def admitted_user(input: RunInput) -> UserMessage:
     return message
 
 
-def input_digest(agent: str, asking: Asking[Any], messages: tuple[SystemMessage | UserMessage, ...]) -> str:
+def input_digest(agent: str, asking: Asking[Any], messages: tuple[Message, ...]) -> str:
     basis = {
         "agent": agent,
         "catalogue": asking.toolset.digest,

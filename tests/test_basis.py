@@ -28,14 +28,15 @@ SCHEMA = '{"type": "object", "title": "the schema"}'
 AGENT = al.Agent(name="clerk", instructions="the instructions", tools=[tool_of(SCHEMA)])
 
 
-def begun(agent: al.Agent = AGENT, said: str = "the input") -> Turn:
+def begun(agent: al.Agent = AGENT, said: str = "the input", history: tuple[al.Message, ...] = ()) -> Turn:
     desk = Desk()
     desk.add(
         desk.book.open_origin(
             run_id="r",
             origin_id="o",
             conversation=None,
-            messages=(*agent.system, UserMessage(content=said)),
+            messages=(*agent.system, *history, UserMessage(content=said)),
+            brought=len(history),
             options=agent.options,
             tools=agent.toolset.specs,
             catalogue_digest=agent.toolset.digest,
@@ -69,6 +70,24 @@ def test_the_same_agent_and_input_are_taken() -> None:
     """(R136)"""
     check_agent(agent(limits=al.LoopLimits(max_model_calls=2)), begun())  # limits are the host's, each time
     check_input([SystemMessage(content="other"), UserMessage(content="the input")], begun())
+
+
+HISTORY = (SystemMessage(content="the client's"), UserMessage(content="before"))
+
+
+def test_what_was_said_before_is_neither_instructions_nor_input() -> None:
+    turn = begun(history=HISTORY)
+    check_agent(agent(), turn)
+    check_input([UserMessage(content="the input")], turn)
+    assert refusal(check_agent, agent(instructions=""), turn).code == "input_changed"
+    assert refusal(check_input, [UserMessage(content="before")], turn).code == "input_changed"
+
+
+def test_instructions_that_a_run_had_none_of_are_not_found_in_what_was_said_before() -> None:
+    bare = agent(instructions="")
+    turn = begun(bare, history=HISTORY)
+    check_agent(bare, turn)
+    assert refusal(check_agent, agent(instructions="the client's"), turn).code == "input_changed"
 
 
 @pytest.mark.parametrize(

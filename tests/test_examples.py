@@ -90,13 +90,28 @@ SHOWS = {
         "clerk: The blue mug costs 7, the red one 9. (3 model calls, 2 tool calls)",
         "both:  5 of 20 model calls; prices {'blue mug': 7, 'red mug': 9}",
     ],
+    "11_chat_backend.py": [
+        "POST /api/conversations/rooms/turns: 201",
+        "connection lost after 'The blue roo'",
+        "and back: 'The blue room is free then. '",
+        'may it? book {"room":"blue","day":"Friday"}',
+        "POST /api/conversations/rooms/turns/1/decide: 404\nGET /api/conversations/rooms: 404\n",
+        "POST /api/conversations/rooms/turns/1/decide: 200",
+        "completed: Done: blue is booked on Friday for Ann. (2 model calls)",
+    ],
 }
 
 GUARD = """
 import socket
 def refuse(*args, **kwargs):
     raise AssertionError("an example reached for the network")
-socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+connect = socket.socket.connect
+def local(self, address):
+    if address[0] != "127.0.0.1":
+        refuse()
+    return connect(self, address)
+socket.socket.connect = local
+socket.socket.connect_ex = socket.getaddrinfo = refuse
 """
 
 

@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: Final[dict[str, str]] = {
     "demo": "a streamed tool loop on recorded streams, offline",
     "run": "run an agent of yours against an endpoint",
+    "chat": "talk to an agent of yours in the terminal",
     "serve": "serve agents of yours to browsers and other clients",
     "check": "admit recorded streams, or say why not",
     "inspect": "look into a store: conversations, runs, what is unsettled",

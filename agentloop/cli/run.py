@@ -20,23 +20,14 @@ import msgspec
 
 from ..agent import Agent
 from ..errors import AgentLoopError, InputError
-from ..events import (
-    Event,
-    ModelEnd,
-    RequestRejected,
-    RunEnded,
-    TextPreview,
-    ToolEnded,
-    ToolProgress,
-    ToolSkipped,
-    ToolStarted,
-)
+from ..events import ModelEnd, TextPreview
 from ..providers import ChatCompletions
 from ..results import RunResult
 from ..runtime import Runtime
 from ..sinks import JsonLinesSink
 from .endpoint import add_endpoint_arguments, endpoint_provider, read_prompt
-from .screen import Screen, counted, server_words, usage_words
+from .notices import error_lines, notice
+from .screen import Screen
 
 __all__ = ["AgentNotFound", "add_parser", "load_agent", "run"]
 
@@ -143,7 +134,7 @@ async def _run(
                     text.piece(event.text)
                 elif isinstance(event, ModelEnd):
                     text.end_text()
-                _notice(notices, event)
+                notice(notices, event)
             result = await events.result()
             if result.has_value and lines is None:
                 text.line(msgspec.json.encode(result.value).decode())
@@ -152,36 +143,9 @@ async def _run(
         text.end_text()
 
 
-def _notice(notices: Screen, event: Event) -> None:
-    """What a person wants to know beside the text."""
-    match event:
-        case ToolStarted():
-            again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
-            notices.labelled("call", f"{event.tool} {event.arguments}{again}", style="cyan")
-        case ToolProgress():
-            notices.labelled("progress", f"{event.tool}: {event.message}")
-        case ToolEnded(status="success"):
-            size = counted(event.output_bytes, "byte")
-            notices.labelled("result", f"{event.tool}: {size}, {event.duration_ms} ms")
-        case ToolEnded(status="waiting"):
-            notices.labelled("waits", f"{event.tool}: for its agent, of which calls wait")
-        case ToolEnded() | ToolSkipped():
-            notices.labelled("result", f"{event.tool}: {event.slot} ({event.code})", style="red")
-        case RequestRejected():
-            notices.labelled("rejected", f"{event.limit}: allowed {event.allowed}, got {event.got}", style="red")
-        case ModelEnd(retracted=True):
-            notices.labelled("failed", "the text of this attempt is withdrawn", style="red")
-        case RunEnded():
-            calls = f"{counted(event.model_calls, 'model call')}, {counted(event.tool_calls, 'tool call')}"
-            notices.labelled("end", f"{event.outcome} ({event.reason}), {calls}, {usage_words(event.usage)}")
-        case _:
-            pass
-
-
 def _failed(notices: Screen, error: AgentLoopError) -> int:
-    cause = f": {type(error.__cause__).__name__}: {error.__cause__}" if error.__cause__ is not None else ""
-    notices.line(f"agentloop run: {type(error).__name__}: {error}{cause}")
-    said = server_words(error)
-    if said is not None:
-        notices.line(said)
+    told, *said = error_lines(error)
+    notices.line(f"agentloop run: {told}")
+    for line in said:
+        notices.line(line)
     return 1

@@ -7,18 +7,13 @@ from collections.abc import Mapping
 from typing import Final, TextIO
 
 from ..messages import Usage
+from .inert import clean
 
 __all__ = ["Screen", "counted", "server_words", "usage_words"]
 
 _STYLES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
 
 _LABEL_WIDTH: Final = 9
-
-_CONTROLS: Final = dict.fromkeys((*range(0x20), 0x7F, *range(0x80, 0xA0)), "\ufffd") | {
-    ord("\n"): "\n",
-    ord("\t"): "\t",
-}
-"""What a model or a server wrote must not move the cursor or reprogram a terminal."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -46,7 +41,7 @@ class Screen:
     """Writes to one text stream, flushed at once so that streamed text is seen as it arrives.
 
     Colour is off when the stream is no terminal, when ``NO_COLOR`` is set (no-color.org), and on a
-    terminal that says it is dumb. On a terminal, control characters in what is shown are replaced.
+    terminal that says it is dumb. On a terminal, what would steer it in what is shown is replaced (`clean`).
     """
 
     def __init__(self, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:
@@ -86,7 +81,7 @@ class Screen:
             self._write("\n")
 
     def _safe(self, text: str) -> str:
-        return text.translate(_CONTROLS) if self._terminal else text
+        return clean(text) if self._terminal else text
 
     def _write(self, text: str) -> None:
         try:

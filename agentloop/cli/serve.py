@@ -20,8 +20,8 @@ from aiohttp import web
 from ..agent import Agent
 from ..errors import AgentLoopError, InputError
 from ..integrations.metrics import PrometheusMetrics
+from ..integrations.serving.problem import Problem
 from ..integrations.web import SERVICE, Auth, WebLimits, chat_app
-from ..integrations.web.problem import Problem
 from ..limits import DRAIN_SECONDS, LEASE_SECONDS
 from ..providers import ChatCompletions
 from ..runtime import Runtime
@@ -76,7 +76,8 @@ def add_parser(subparsers: Any) -> None:
         type=some_seconds,
         default=DRAIN_SECONDS,
         metavar="S",
-        help=f"how long to wait at the end for turns that go on (default {DRAIN_SECONDS:g})",
+        help="how long ending may take: half for turns to end, half for model calls under way "
+        f"(default {DRAIN_SECONDS:g})",
     )
     parser.add_argument("--metrics", action="store_true", help="serve /metrics for Prometheus (extra 'metrics')")
     parser.set_defaults(usage_error=parser.error)
@@ -149,12 +150,14 @@ async def _serve(
         with contextlib.suppress(NotImplementedError):  # Windows, where Ctrl-C interrupts by itself
             loop.add_signal_handler(number, stop.set)
     metrics = PrometheusMetrics() if args.metrics else None
-    limits = WebLimits(drain_seconds=args.drain_seconds)
+    half = args.drain_seconds / 2
+    limits = WebLimits(drain_seconds=half)
     async with Runtime(
         provider,
         store=args.store,
         observers=() if metrics is None else (metrics,),
         lease_seconds=args.lease_seconds,
+        settle_seconds=half,
     ) as runtime:
         app = chat_app(
             runtime,

@@ -70,12 +70,14 @@ class Book(Steering, Waiting):
         call: CallBasis | None = None,
         context: ContextCut | None = None,
         parent: str | None = None,
+        brought: int = 0,
     ) -> tuple[Fact, ...]:
         """Fix a run's origin. Starting the same run again with the same input adds nothing (R82).
 
         Args:
             context: what its requests do not hold of the turns before. That of a run which is there
                 already stands, whatever it is.
+            brought: how many of the messages, just before the last, its host brought as said before.
 
         Raises:
             ConflictError: the run id is taken by another input, or the origin id by another run; or
@@ -117,6 +119,7 @@ class Book(Steering, Waiting):
             call=call,
             context=context,
             parent=parent,
+            brought=brought,
         )
         return (opened,)
 

@@ -117,7 +117,9 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
             equal content in two runs has equal digests and stays two origins.
         continues: the exchange this user turn follows, None for the first turn.
         messages: this turn's own messages; leading system messages replace those before. Those of
-            an agent's run are system and user messages; a model call of a runner may say more.
+            an agent's run are its instructions, what the host brought as said before, and the input, one
+            user message; a model call of a runner may say anything.
+        brought: how many of an agent's messages, just before the last, the host brought as said before.
         tools: the visible catalogue; no callable, endpoint or permission (R73).
         catalogue_digest: digest of the executable tool set, policy version included.
         input_digest: over what the host asked for, so that a repeated start is recognised; None
@@ -144,6 +146,12 @@ class OriginOpened(_Fact, frozen=True, tag="origin_opened"):
     call: CallBasis | None = None
     context: ContextCut | None = None
     parent: str | None = None
+    brought: int = 0
+
+    @property
+    def instructions(self) -> tuple[Message, ...]:
+        """Of an agent's run, the messages before those that the host brought and the input."""
+        return self.messages[: max(0, len(self.messages) - 1 - self.brought)]
 
 
 class SendStarted(_Fact, frozen=True, tag="send_started"):

@@ -129,6 +129,8 @@ def _origin_fault(state: State, fact: OriginOpened) -> str:
     if fault:
         return fault
     require_model_request(ModelRequest(messages=fact.messages, options=fact.options, tools=fact.tools))
+    if not 0 <= fact.brought < len(fact.messages):
+        return "expected fewer messages that were said before than all of them"
     before = None if fact.continues is None else fact.continues.digest
     if origin_digest(fact.messages, fact.options, fact.tools, before, fact.context) != fact.digest:
         return "expected the digest of its content"

@@ -1,9 +1,9 @@
 """Records of version 1, which are read for ever and never written.
 
 They told no time at which an effect ended, no answer in place of a stream, not whether a stream was
-refused or previewed, no wish for recovery points, nothing that a run was not asked with, no parent and nothing
-that was converted for a tool; nor was a run steered or asked to stop then. Their form is that of today's facts
-without those fields and kinds, so what comes later is named here as well.
+refused or previewed, no wish for recovery points, nothing that a run was not asked with or that was said before
+it, no parent and nothing that was converted for a tool; nor was a run steered or asked to stop then. Their form is
+that of today's facts without those fields and kinds, so what comes later is named here as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ V1_END: Final = b',"version":1}'
 """How such a record ends, in the form that was written."""
 
 _UNTOLD: Final[Mapping[type, Mapping[str, Any]]] = {
-    OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None},
+    OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None, "brought": 0},
     RunRedacted: {"parent": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
     SlotMoved: {"at_ms": None, "converted": ()},

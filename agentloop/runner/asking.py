@@ -147,7 +147,7 @@ def has_begun(asking: Asking[Any], opened: OriginOpened) -> bool:
         return asking.toolset.require(asking.final).spec in opened.tools
     if asking.label.route == "json_schema":
         return opened.options.response_format == asking.options.response_format
-    said = (message.content for message in opened.messages if type(message) is SystemMessage)
+    said = (message.content for message in opened.instructions if type(message) is SystemMessage)
     return asking.instruction is not None and any(text.endswith(asking.instruction) for text in said)
 
 

@@ -120,6 +120,8 @@ CHANGES: list[tuple[type, dict[str, Any], str]] = [
     (OriginOpened, {"digest": "0" * 64}, "digest of its content"),
     (OriginOpened, {"messages": (UserMessage(content="other"),)}, "digest of its content"),
     (OriginOpened, {"messages": ()}, "messages"),
+    (OriginOpened, {"brought": 1}, "expected fewer messages that were said before"),
+    (OriginOpened, {"brought": -1}, "expected fewer messages that were said before"),
     (OriginOpened, {"continues": None}, "continue the newest exchange"),
     (OriginOpened, {"origin_id": "origin of r1"}, "origin id that no other run has"),
     (OriginOpened, {"run_id": "r1"}, "not there yet"),

@@ -40,7 +40,19 @@ from agentloop.messages import (
     Usage,
     UserMessage,
 )
-from tests.messages.values import call, contents, counts, messages, options, replies, reply, specs, texts, usages
+from tests.messages.values import (
+    call,
+    contents,
+    counts,
+    exchange,
+    messages,
+    options,
+    replies,
+    reply,
+    specs,
+    texts,
+    usages,
+)
 
 __all__ = ["ARGUMENTS", "GOLDEN", "LATER", "UNTOLD", "as_told_by_v1", "facts", "v1_record"]
 
@@ -312,7 +324,7 @@ GOLDEN: Final[dict[str, Fact]] = {
 """By the file's name, in any version that could hold it."""
 
 UNTOLD: Final[dict[type[Fact], dict[str, Any]]] = {
-    OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None},
+    OriginOpened: {"checkpoint": False, "call": None, "context": None, "parent": None, "brought": 0},
     RunRedacted: {"parent": None},
     SendEnded: {"at_ms": None, "status": None, "retry_after": None, "stream_refused": False, "previewed": None},
     SlotMoved: {"at_ms": None, "converted": ()},
@@ -339,10 +351,20 @@ def v1_record(fact: Fact) -> bytes:
 for _name in ("send_ended", "slot_moved", "rerun_allowed"):
     GOLDEN[f"{_name}_untold"] = as_told_by_v1(GOLDEN[_name])
 GOLDEN["origin_opened_child"] = msgspec.structs.replace(GOLDEN["origin_opened_least"], parent="run-0/1.2")
+GOLDEN["origin_opened_after"] = msgspec.structs.replace(
+    GOLDEN["origin_opened_least"],
+    messages=(
+        SystemMessage(content="Be brief."),
+        SystemMessage(content="Rhyme."),
+        UserMessage(content="hi"),
+        exchange("call-1"),
+        UserMessage(content="Go on."),
+    ),
+    brought=3,
+)
 
 _ids = texts
 _digests = st.text("0123456789abcdef", min_size=64, max_size=64)
-_said = messages.filter(lambda message: type(message) in (SystemMessage, UserMessage))
 _feedback = st.builds(
     ToolFeedback, tool_call_id=st.text(min_size=1), status=st.sampled_from(["ok", "error"]), content=contents
 )
@@ -376,7 +398,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         digest=_digests,
         conversation=_words,
         continues=st.none() | _refs,
-        messages=st.lists(_said, max_size=3).map(tuple),
+        messages=st.lists(messages, max_size=3).map(tuple),
         options=options,
         tools=st.lists(specs, max_size=2).map(tuple),
         catalogue_digest=_digests,
@@ -385,6 +407,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
         at_ms=counts,
         checkpoint=st.booleans(),
         context=st.none() | _cuts(),
+        brought=counts,
     ),
     st.builds(
         SendStarted, run_id=_ids, attempt_id=_ids, request=_requests, call_sequence=counts, model=texts, at_ms=counts

@@ -165,7 +165,15 @@ def test_an_early_record_of_version_2_knew_no_child_runs(name: str) -> None:
     data = (Path(__file__).parent / "golden" / "v2-early" / f"{name}.json").read_bytes().removesuffix(b"\n")
     told = decode_record(data, where="here")
     assert told == GOLDEN[name]
-    assert json.loads(encode_record(told)) == {**json.loads(data), "parent": None}
+    later = {"parent": None, "brought": 0} if name == "origin_opened_cut" else {"parent": None}
+    assert json.loads(encode_record(told)) == {**json.loads(data), **later}
+
+
+def test_an_early_record_of_version_2_knew_nothing_that_its_host_brought_as_said_before() -> None:
+    data = (Path(__file__).parent / "golden" / "v2-early" / "origin_opened_child.json").read_bytes().removesuffix(b"\n")
+    told = decode_record(data, where="here")
+    assert told == GOLDEN["origin_opened_child"]
+    assert json.loads(encode_record(told)) == {**json.loads(data), "brought": 0}
 
 
 @pytest.mark.parametrize("name", ["slot_moved", "slot_moved_settled", "slot_moved_started", "slot_moved_untold"])

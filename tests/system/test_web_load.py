@@ -178,8 +178,6 @@ async def test_clients_that_vanish_leave_nothing_behind(gone: Literal["cancel", 
         async with await Backend.start(settings) as backend:
             before = await backend.holds()
             await asyncio.gather(*map(vanish, range(clients)))
-            held = await backend.holds()
-            assert held.runs == clients
 
             async def left() -> bool:
                 now = await backend.holds()

@@ -144,6 +144,8 @@ async def the_front_door(base_url: str, notes: Notes, sink: al.Sink) -> str:
             assert_type(status, al.SendStatus)
             assert_type(status.reply, al.ModelReply | None)
         ref = await runtime.submit(assistant, "hello", deps=notes, conversation="c1", run_id="r1")
+        before: tuple[al.Message, ...] = await runtime.history("c1")
+        assert_type(await runtime.run(assistant, "hello", deps=notes, history=before), al.RunResult[None])
         async for event in runtime.follow(ref, after=None):
             assert_type(event.event_id, str)
         await runtime.cancel(ref)

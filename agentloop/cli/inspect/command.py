@@ -13,11 +13,11 @@ import msgspec
 from ...errors import AgentLoopError, InputError
 from ...persistence.reading import open_reader
 from ...views import StoreView
+from ..inert import clean
 from ..screen import Screen
 from .page import page
 from .survey import survey
 from .table import store_lines, timeline_lines
-from .words import clean
 
 __all__ = ["add_parser", "run"]
 

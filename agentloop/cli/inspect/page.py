@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from ...messages import Usage
 from ...views import AttemptView, CallView, MessageView, RunView, StoreView
-from .words import answered, asked_by, clean, clock, counted, cut, duration, place, run_title, size, tokens
+from ..inert import clean
+from .words import answered, asked_by, clock, counted, cut, duration, place, run_title, size, tokens
 
 __all__ = ["page"]
 
@@ -135,7 +136,8 @@ def _links(view: StoreView, numbers: list[int]) -> Iterator[str]:
     for number in numbers:
         run = view.runs[number]
         mark = _mark(_state(run))
-        what = next((m.text for m in run.messages if m.role == "user" and m.text.strip()), None) or run_title(run)
+        said = (message.text for message in reversed(run.messages) if message.role == "user")
+        what = next(filter(str.strip, said), None) or run_title(run)
         yield (
             f'<li><a href="#run-{number}"><span class="dot {mark.colour}" aria-hidden="true"></span>'
             f'<span class="what"><bdi>{_text(" ".join(what.split())[:80])}</bdi></span>'

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ...views import AttemptView, CallView, MessageView, RunView, StoreView
-from .words import answered, asked_by, clean, clock, counted, cut, duration, made_by, place, size, tokens
+from ..inert import clean
+from .words import answered, asked_by, clock, counted, cut, duration, made_by, place, size, tokens
 
 __all__ = ["Style", "store_lines", "timeline_lines"]
 

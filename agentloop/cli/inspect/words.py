@@ -12,7 +12,6 @@ from ...views import AttemptView, RunView
 __all__ = [
     "answered",
     "asked_by",
-    "clean",
     "clock",
     "counted",
     "cut",
@@ -25,16 +24,6 @@ __all__ = [
 ]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-_CONTROLS: Final = dict.fromkeys((*range(0x20), 0x7F, *range(0x80, 0xA0)), "\ufffd") | {9: "\t", 10: "\n"}
-_DIRECTIONS: Final = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
-_SHOWN: Final = _CONTROLS | _DIRECTIONS
-"""What a model wrote must not steer a terminal, nor turn the text around it."""
-
-
-def clean(text: str) -> str:
-    """Text that can be shown anywhere; what steers a screen is replaced."""
-    return text.translate(_SHOWN)
 
 
 def clock(at_ms: int) -> str:

@@ -11,13 +11,13 @@ from aiohttp import web
 from ...decisions import Answer, Approve, Decision, Deny
 from ...errors import AgentLoopError, InputError
 from ...messages import ToolResult
-from .body import read_json
-from .problem import Problem, problem_of
-from .service import Service, Settlement
-from .sse import data_frame
-from .turn import TurnView
-from .turn_stream import stream_turn
-from .user import User
+from ..serving.body import read_json
+from ..serving.problem import Problem, problem_of
+from ..serving.service import Service, Settlement
+from ..serving.sse import data_frame
+from ..serving.turn import TurnView
+from ..serving.turn_stream import JsonTeller, tell_turn
+from ..serving.user import User
 
 __all__ = ["json_answer", "routes"]
 
@@ -92,7 +92,8 @@ class _Api:
     async def session(self, request: web.Request) -> web.Response:
         user = await self._service.identify(request)
         agents = [{"name": agent.name, "tools": list(agent.toolset.names)} for agent in self._service.agents.values()]
-        return json_answer({"user": user.name, "agents": agents, "page": self._page})
+        alive = self._service.limits.keep_alive_seconds
+        return json_answer({"user": user.name, "agents": agents, "page": self._page, "keep_alive_seconds": alive})
 
     async def conversations(self, request: web.Request) -> web.Response:
         user = await self._service.identify(request)
@@ -138,7 +139,7 @@ class _Api:
         with self._service.reading(user, conversation, turn):
             async with self._service.streaming(user, stream):
                 try:
-                    await stream_turn(self._service, user, conversation, turn, stream, follower)
+                    await tell_turn(self._service, user, conversation, turn, JsonTeller(stream), follower)
                 except AgentLoopError as error:  # the turn was forgotten meanwhile, or the store stopped
                     await stream.send(data_frame(problem_of(error).body(), event="error"))
         return stream.response

@@ -14,13 +14,16 @@ from ...errors import AgentLoopError
 from ...limits import WebLimits
 from ...runtime import Runtime
 from ..metrics import PrometheusMetrics
+from ..openai_endpoint import routes as openai_routes
+from ..serving.attendance import ClientGonePolicy
+from ..serving.problem import Problem, problem_of
+from ..serving.service import Service
+from ..serving.user import Auth
+from ..ui_stream import routes as ui_routes
 from .api import json_answer
 from .api import routes as api_routes
 from .origin import Origins
-from .problem import Problem, problem_of
-from .service import ClientGonePolicy, Service
 from .static import page_routes
-from .user import Auth
 
 __all__ = ["SERVICE", "chat_app"]
 
@@ -52,14 +55,15 @@ def chat_app(
     page: bool = False,
     origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
+    ui_reset_step: bool = True,
 ) -> web.Application:
     """Serve agents to browsers, phones and other clients.
 
-    ``/api/…`` is for conversations and turns, ``/healthz`` answers while the process does, ``/readyz`` while it takes
-    new turns, ``/metrics`` is for Prometheus where ``metrics`` is given, and ``/`` is the page where ``page`` is set.
-    On shutdown it takes nothing new, waits up to ``limits.drain_seconds`` for turns that go on, and ends all streams;
-    their clients come back to whoever answers next. The runtime stays the caller's: it is opened before, and
-    closed after the application.
+    ``/api/…`` is for conversations and turns, ``/v1/…`` for OpenAI clients, ``/ui/chat`` for chat transports of the
+    Vercel AI SDK. ``/healthz`` answers while the process does, ``/readyz`` while it takes new turns, ``/metrics`` is
+    for Prometheus where ``metrics`` is given, and ``/`` is the page where ``page`` is set. On shutdown it takes
+    nothing new, waits up to ``limits.drain_seconds`` for turns that go on, and ends all streams; their clients come
+    back to whoever answers next. The runtime stays the caller's: it is opened before, and closed after the application.
 
         async with al.Runtime(provider, store="chat.db") as runtime:
             app = chat_app(runtime, [assistant], auth=my_auth)
@@ -75,6 +79,7 @@ def chat_app(
             runtime as an observer too.
         origins: pages of other sites that may use it, as ``https://app.example``; none may by default.
         hosts: names by which it may be reached; ``()`` is any.
+        ui_reset_step: whether clients at ``/ui/chat`` know ``reset-step``, as the package ``ai`` does from 7.0.70 on.
 
     Raises:
         InputError: a value of another type or form.
@@ -84,6 +89,8 @@ def chat_app(
     app = web.Application(middlewares=[_answering(allowed, metrics)], client_max_size=service.limits.body_bytes)
     app[SERVICE] = service
     app.add_routes(api_routes(service, page=page))
+    app.add_routes(openai_routes(service))
+    app.add_routes(ui_routes(service, reset_step=ui_reset_step))
     app.add_routes(_health_routes(service))
     if metrics is not None:
         app.add_routes([_metrics_route(service, metrics)])

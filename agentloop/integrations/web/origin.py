@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from ...errors import InputError
-from .problem import Problem
+from ..serving.problem import Problem
 
 __all__ = ["Origins"]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from .problem import Problem
+from ..serving.problem import Problem
 
 __all__ = ["CONTENT_SECURITY_POLICY", "page_routes"]
 
@@ -40,7 +40,7 @@ def page_routes() -> list[web.RouteDef]:
 
     async def root(request: web.Request) -> web.Response:
         if not request.path.endswith("/"):  # mounted below a prefix; the page names its files relative to it
-            raise web.HTTPMovedPermanently(request.path + "/")
+            raise web.HTTPMovedPermanently(request.path.rpartition("/")[2] + "/")  # relative: a proxy may add a prefix
         return index.answer(request)
 
     async def file(request: web.Request) -> web.Response:

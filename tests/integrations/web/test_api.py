@@ -112,7 +112,8 @@ async def test_the_session_says_who_one_is_and_what_is_served() -> None:
     async with al.Runtime(ScriptedProvider([])) as runtime, serving(runtime, AGENT, OTHER) as client:
         status, session = await client.ask("GET", "/api/session")
         agents = [{"name": "clerk", "tools": ["pay", "ask", "add"]}, {"name": "other", "tools": []}]
-        assert (status, session) == (200, {"user": "anyone", "agents": agents, "page": False})
+        told = {"user": "anyone", "agents": agents, "page": False, "keep_alive_seconds": 15.0}
+        assert (status, session) == (200, told)
 
 
 async def test_beginning_a_turn_again_joins_it_and_sends_nothing(store: Path | None) -> None:

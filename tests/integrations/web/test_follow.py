@@ -245,6 +245,18 @@ async def test_a_turn_of_another_process_is_shown_as_it_grows_and_followed_when_
         assert [attempt["text"] for attempt in rest[-1]["turn"]["attempts"]] == ["First. ", "Last."]
 
 
+async def test_a_turn_that_a_foreign_error_ended_has_an_end_like_any_other(tmp_path: Path) -> None:
+    async with (
+        al.Runtime(ScriptedProvider([RuntimeError("ours to mend")]), store=tmp_path / "chat.db") as runtime,
+        serving(runtime, AGENT) as client,
+    ):
+        await client.begin()
+        for _ in range(2):
+            events = await client.events()
+            assert (events[-1]["type"], events[-1]["turn"]["outcome"]) == ("end", "failed")
+            assert "ours" not in str(events)
+
+
 # -- clients that go
 
 

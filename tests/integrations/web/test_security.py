@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import agentloop as al
+from agentloop.integrations.serving.problem import Problem
 from agentloop.integrations.web import User
-from agentloop.integrations.web.problem import Problem
 from agentloop.testing import ScriptedProvider, call, reply
 from tests.integrations.web.backend import Client, Gate, by_header, serving
 

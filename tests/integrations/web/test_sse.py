@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import agentloop as al
 from agentloop.errors import InputError
+from agentloop.integrations.serving.sse import data_frame, event_frame
 from agentloop.integrations.web import SSEStream, sse_response
-from agentloop.integrations.web.sse import data_frame, event_frame
 from agentloop.testing import ScriptedProvider, reply
 from agentloop.wire.sse import SSEDecoder
 from tests.integrations.web.backend import Gate, frames

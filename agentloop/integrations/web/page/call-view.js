@@ -38,7 +38,8 @@ export class CallView {
       return `${progress.message}${done}`;
     }
     const words = callWords(this.#call);
-    return this.#call.state === "done" && took ? `${words}, ${seconds(took)}` : words;
+    if (this.#call.state === "done") return took ? `${words}, ${seconds(took)}` : words;
+    return this.#call.code ? `${words} (${this.#call.code})` : words;
   }
 
   #parts() {

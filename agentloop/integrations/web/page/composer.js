@@ -10,7 +10,7 @@ export class Composer {
   #reason;
   #onDraft;
   #wait = null; // {until, timer}
-  #state = { busy: false, blocked: null };
+  #state = { busy: false, blocked: null, unread: false };
 
   /**
    * @param onSend - takes the text. onCancel - the turn that runs is not wanted any more. onDraft - takes what is
@@ -60,9 +60,9 @@ export class Composer {
     this.#text.focus({ preventScroll: true });
   }
 
-  /** @param busy - a turn runs. blocked - why no text is taken, or null. */
-  show({ busy, blocked, cancelling = false }) {
-    this.#state = { busy, blocked };
+  /** @param busy - a turn runs. blocked - why no text is taken, or null. unread - what was said before is not here yet. */
+  show({ busy, blocked, unread = false, cancelling = false }) {
+    this.#state = { busy, blocked, unread };
     this.#cancel.hidden = !busy;
     this.#cancel.disabled = cancelling;
     this.#send.hidden = busy;
@@ -92,7 +92,7 @@ export class Composer {
       }
     }
     setText(this.#reason, words);
-    this.#send.disabled = held || this.#state.blocked !== null || this.#text.value.trim() === "";
+    this.#send.disabled = held || this.#state.unread || this.#state.blocked !== null || this.#text.value.trim() === "";
   }
 
   #grow() {

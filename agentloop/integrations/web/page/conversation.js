@@ -10,12 +10,14 @@ import { BROWSER, backoff, follow } from "./stream.js";
 import { applyMessage, fromTurn, goesOn } from "./turn.js";
 
 const LONGEST_POLL_MS = 10_000;
+const REREAD_MS = 2_000;
 
 export class Conversation {
   #api;
   #outbox;
   #told;
   #world;
+  #stallMs;
   #closed = new AbortController();
   #following = new Set();
   #sending = null;
@@ -24,16 +26,19 @@ export class Conversation {
   /**
    * @param told - `turn(view)` a turn changed, `list()` turns were added or removed, `connection("open" | "lost")`,
    *   `error(error, what)`, `settled(view)` a turn left off here, `refused(text)` a text was not taken.
+   * @param stallMs - as of `follow`.
+   * @param begun - whether the server may know it: false for one whose id was minted just now.
    */
-  constructor({ id, api, outbox, told, world = BROWSER }) {
+  constructor({ id, api, outbox, told, stallMs, begun = true, world = BROWSER }) {
     this.id = id;
     this.turns = new Map();
-    this.loaded = false;
+    this.loaded = !begun;
     this.missing = false;
     this.#api = api;
     this.#outbox = outbox;
     this.#told = told;
     this.#world = world;
+    this.#stallMs = stallMs;
   }
 
   get newest() {
@@ -91,7 +96,12 @@ export class Conversation {
     this.loaded = true;
     const kept = this.turns;
     this.turns = new Map();
-    for (const turn of turns) this.turns.set(turn.id, this.#viewOf(turn, kept.get(turn.id)));
+    for (const turn of turns) {
+      const before = kept.get(turn.id);
+      // What a stream has told of a turn that runs is newer than what was read meanwhile.
+      const streamed = before && turn.state === "running" && this.#following.has(turn.id);
+      this.turns.set(turn.id, streamed ? before : this.#viewOf(turn, before));
+    }
     for (const [id, view] of kept) if (view.state === "sending" && !this.turns.has(id)) this.turns.set(id, view);
     this.#told.list();
     for (const view of this.turns.values()) this.#attend(view);
@@ -109,11 +119,11 @@ export class Conversation {
     this.#told.turn(view);
   }
 
-  /** Does what a turn's state asks for: follow it, or look again later. */
-  #attend(view) {
+  /** Does what a turn's state asks for: follow it; where another process has it, look again when its hold ends, too. */
+  #attend(view, { followed = false } = {}) {
     clearTimeout(this.#unfollowed.get(view.id));
-    if (view.state === "running") void this.#follow(view.id);
-    else if (view.state === "elsewhere") {
+    if (view.state === "running" || (view.state === "elsewhere" && !followed)) void this.#follow(view.id);
+    if (view.state === "elsewhere") {
       const wait = Math.min(LONGEST_POLL_MS, Math.max(500, (view.seconds_left ?? 2) * 1000 + 300));
       this.#unfollowed.set(view.id, setTimeout(() => void this.#look(view.id), wait));
     }
@@ -136,7 +146,7 @@ export class Conversation {
     const view = this.#viewOf(turn, this.turns.get(turn.id));
     this.#put(view);
     this.#attend(view);
-    if (view.state !== "running") this.#told.settled(view);
+    if (view.state !== "running" && view.state !== "elsewhere") this.#told.settled(view);
   }
 
   async #follow(id) {
@@ -149,16 +159,17 @@ export class Conversation {
         onMessage: (message) => this.#onMessage(id, message),
         onState: (state) => this.#told.connection(state),
         signal: this.#closed.signal,
+        stallMs: this.#stallMs,
         world: this.#world,
       });
     } catch (error) {
-      await this.#lostSight(id, error);
-    } finally {
       this.#following.delete(id);
+      return this.#lostSight(id, error);
     }
+    this.#following.delete(id);
     const view = this.turns.get(id);
     if (!view || this.#closed.signal.aborted) return;
-    this.#attend(view);
+    this.#attend(view, { followed: true });
     if (view.state !== "running") this.#told.settled(view);
   }
 
@@ -171,18 +182,14 @@ export class Conversation {
     return message.type === "end";
   }
 
-  /** The stream was refused for good: what the turn is now is read once. */
+  /** The stream was refused for good. What can be read is read again, from its beginning; without a user, nothing. */
   async #lostSight(id, error) {
-    if (error.status === 401) return this.#told.error(error, "follow the turn");
-    try {
-      const turn = await this.#api.turn(this.id, id);
-      this.#put(this.#viewOf(turn, this.turns.get(id)));
-      if (turn.state === "running") await this.#world.wait(2000, this.#closed.signal);
-    } catch (again) {
-      this.#told.error(again, "read the turn");
-      const view = this.turns.get(id);
-      if (view) this.#put({ ...view, state: "elsewhere", seconds_left: null, read_at_ms: Date.now() });
-    }
+    if (!(error instanceof ApiError)) throw error; // a fault of the page's own
+    if (error.status === 401 || error.status === 403) return this.#told.error(error, "follow the turn");
+    const view = this.turns.get(id);
+    if (view) this.#put({ ...view, seen: null });
+    await this.#world.wait(REREAD_MS, this.#closed.signal);
+    if (!this.#closed.signal.aborted) await this.load();
   }
 
   // -- what a person does
@@ -250,7 +257,7 @@ export class Conversation {
   async act(id, name, body) {
     try {
       const turn = await this.#api[name](this.id, id, ...(body === undefined ? [] : [body]));
-      if (!this.#following.has(id) || turn.state === "running") this.#take(turn);
+      if (!this.#following.has(id) || turn.state !== "running") this.#take(turn); // else its stream tells more
       return true;
     } catch (error) {
       this.#told.error(error, name);

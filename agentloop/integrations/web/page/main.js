@@ -12,6 +12,7 @@ import { answerOf } from "./turn.js";
 import { blockedBy, errorWords, outcomeWords } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
+const LIST_AGAIN_MS = 4000;
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 
 const api = createApi({ fetch: (...request) => fetch(...request) });
@@ -60,7 +61,7 @@ function openConversation(id) {
   open?.close();
   showLost(false);
   hideError();
-  open = id === null ? null : new Conversation({ id, api, outbox, told: tellerFor(id) });
+  open = id === null ? null : new Conversation({ id, api, outbox, told: tellerFor(id), stallMs: stallMs() });
   transcript.list([]);
   composer.text = outbox.draft(id);
   showAll();
@@ -86,8 +87,10 @@ function tellerFor(id) {
       void readList();
     }),
     refused: here((text) => {
+      if (open.turns.size === 0) conversations = conversations.filter((item) => !(item.local && item.id === id));
+      showAll();
       composer.text = composer.text.trim() ? `${text}\n\n${composer.text}` : text;
-      composer.focus();
+      focusComposer();
     }),
   };
 }
@@ -95,9 +98,10 @@ function tellerFor(id) {
 /** A text that was under way when the page was left: shown with its turn, or given back to be sent again. */
 function recover() {
   const kept = outbox.sending;
-  if (!kept || !open || kept.conversation !== open.id || !open.loaded || open.busy) return;
-  if (open.turns.has(kept.id)) outbox.sending = null;
-  else if (!composer.text) composer.text = kept.text;
+  if (!kept || !open || kept.conversation !== open.id || !open.loaded) return;
+  if (open.turns.has(kept.id)) {
+    if (open.turns.get(kept.id).state !== "sending") outbox.sending = null;
+  } else if (!composer.text) composer.text = kept.text;
 }
 
 function send(text) {
@@ -107,13 +111,18 @@ function send(text) {
     const id = mintId();
     outbox.keepDraft(null, "");
     history.pushState(null, "", `#/c/${id}`);
-    open = new Conversation({ id, api, outbox, told: tellerFor(id) });
+    open = new Conversation({ id, api, outbox, told: tellerFor(id), stallMs: stallMs(), begun: false });
     const now = Date.now();
     conversations = [{ id, title: text.slice(0, 80), updated_at_ms: now, turns: 1, live: null, local: true }, ...conversations];
   }
   transcript.toEnd();
   void open.send(text, agent);
   showAll();
+}
+
+/** Silence after which a stream counts as dead: the server says how often it writes at least. */
+function stallMs() {
+  return session.keep_alive_seconds ? 3_000 * session.keep_alive_seconds : undefined;
 }
 
 function agentOf() {
@@ -162,7 +171,12 @@ function showWelcome() {
 
 function showComposer() {
   const view = open?.newest;
-  composer.show({ busy: Boolean(open?.busy), blocked: blockedBy(view), cancelling: Boolean(view?.cancelling) });
+  composer.show({
+    busy: Boolean(open?.busy),
+    blocked: blockedBy(view),
+    unread: open !== null && !open.loaded,
+    cancelling: Boolean(view?.cancelling),
+  });
   $("agents").hidden = session.agents.length < 2 || Boolean(open?.turns.size);
 }
 
@@ -184,23 +198,26 @@ function announce(view) {
     elsewhere: "Another server process has this turn.",
     ended: outcomeWords(view) ?? "Answer complete.",
   }[view.state];
-  setText($("announce"), view.state === "ended" && answer ? `${words} ${answer.slice(0, 1500)}` : (words ?? ""));
+  setText($("announce"), ""); // the same words said twice are news twice
+  setTimeout(() => setText($("announce"), view.state === "ended" && answer ? `${words} ${answer.slice(0, 1500)}` : (words ?? "")), 50);
 }
 
 // -- the connection
 
 let lost = false;
+let reached = false; // since the browser said that it is offline: the server may be on this machine
 let backTimer = 0;
 
 function showLost(now) {
   lost = now;
+  reached = !now;
   showConnection();
 }
 
 function showConnection() {
   const line = $("connection");
   const before = line.dataset.state;
-  const state = !navigator.onLine ? "offline" : lost ? "reconnecting" : "online";
+  const state = !navigator.onLine && !reached ? "offline" : lost ? "reconnecting" : "online";
   if (state === before) return;
   line.dataset.state = state;
   clearTimeout(backTimer);
@@ -212,7 +229,10 @@ function showConnection() {
   }
 }
 
-addEventListener("offline", showConnection);
+addEventListener("offline", () => {
+  reached = false;
+  showConnection();
+});
 addEventListener("online", showConnection);
 
 // -- errors
@@ -220,11 +240,12 @@ addEventListener("online", showConnection);
 function showError(error, what) {
   const box = $("alert");
   const actions = [];
+  if (error.status !== undefined) showLost(false); // it answered
   if (error.status === 401) actions.push(h("button", { type: "button", class: "plain", onclick: () => location.reload() }, "Reload"));
   else actions.push(h("button", { type: "button", class: "quiet round", "aria-label": "Dismiss", onclick: hideError }, icon("cross")));
-  const wait = error.retryAfterMs ? ` Wait ${Math.ceil(error.retryAfterMs / 1000)} s.` : "";
+  const wait = error.retryAfterMs && what !== "send" ? ` Wait ${Math.ceil(error.retryAfterMs / 1000)} s.` : "";
   const words = h("p", {}, errorWords(error) + wait);
-  if ((error.status === 429 || error.status === 503) && error.message) words.append(h("span", { class: "muted" }, ` ${error.message}`));
+  if ((error.status === 429 || error.status === 503) && error.message) words.append(h("span", { class: "detail" }, error.message));
   box.replaceChildren(words, ...actions);
   box.dataset.status = error.status ?? "";
   box.hidden = false;
@@ -247,12 +268,16 @@ function readList() {
       const known = new Set(answer.conversations.map((item) => item.id));
       const own = conversations.filter((item) => item.local && !known.has(item.id) && item.id === open?.id);
       conversations = [...own, ...answer.conversations];
+      if (lost && !open?.busy) showLost(false);
       showHead();
       showList();
     })
     .catch((error) => {
       if (error.status !== undefined) showError(error, "read the list");
-      else showLost(true);
+      else {
+        showLost(true);
+        void BROWSER.wait(LIST_AGAIN_MS).then(readList);
+      }
     })
     .finally(() => {
       reading = null;
@@ -293,15 +318,20 @@ function go(id) {
 addEventListener("hashchange", () => {
   closeList();
   if (idInAddress() !== (open?.id ?? null)) openConversation(idInAddress());
-  composer.focus();
+  focusComposer();
 });
+
+/** To the message field; not where that would bring up a keyboard on the screen. */
+function focusComposer() {
+  if (matchMedia("(pointer: fine)").matches) composer.focus();
+}
 
 $("new").addEventListener("click", startNew);
 
 function startNew() {
   closeList();
   if (open !== null) go(null);
-  composer.focus();
+  focusComposer();
 }
 
 $("skip").addEventListener("click", (event) => {
@@ -335,6 +365,7 @@ function closeList() {
 $("open-list").addEventListener("click", openList);
 $("close-list").addEventListener("click", closeList);
 $("veil").addEventListener("click", closeList);
+matchMedia("(max-width: 48rem)").addEventListener("change", closeList);
 
 // -- keys
 
@@ -356,6 +387,19 @@ addEventListener("keydown", (event) => {
 });
 
 $("help").addEventListener("click", () => $("help-dialog").showModal());
+
+// -- what must not happen
+
+addEventListener("error", ({ error }) => showFault(error));
+addEventListener("unhandledrejection", ({ reason }) => showFault(reason));
+
+/** A fault of the page itself; the browser writes down which. */
+function showFault(error) {
+  if (!(error instanceof Error)) return; // not of the page's scripts
+  const words = h("p", {}, "Something went wrong in this page. Nothing is lost on the server; reload to go on.");
+  $("alert").replaceChildren(words, h("button", { type: "button", class: "plain", onclick: () => location.reload() }, "Reload"));
+  $("alert").hidden = false;
+}
 
 // -- the beginning
 
@@ -397,7 +441,7 @@ async function begin() {
   showSession();
   void readList();
   void openConversation(idInAddress());
-  composer.focus();
+  focusComposer();
 }
 
 void begin();

@@ -31,9 +31,13 @@ async function run(panel, action) {
   const controls = [...panel.querySelectorAll("button, input, textarea, fieldset")].filter((control) => !control.disabled);
   for (const control of controls) control.disabled = true;
   panel.setAttribute("aria-busy", "true");
+  const log = panel.closest("[role=log]");
+  const focused = panel.contains(document.activeElement);
   const done = await action();
   if (done) await new Promise((resolve) => setTimeout(resolve, 500));
   panel.removeAttribute("aria-busy");
+  // Who came here with the keyboard goes on from here, not from the top of the page.
+  if (focused && !panel.isConnected && document.activeElement === document.body) log?.focus({ preventScroll: true });
   for (const control of controls) control.disabled = false;
 }
 
@@ -171,7 +175,6 @@ function unsettledPanel(unsettled, act) {
 let groups = 0;
 
 function unsettledCard(call, chosen) {
-  const at = `${call.exchange}.${call.position}`;
   const group = `outcome-${++groups}`;
   const text = h("textarea", { rows: "2", placeholder: "Its result, as the model is to read it", "aria-label": `Result of ${call.tool}`, testid: "settle-text", hidden: true });
   const option = (outcome, words) => {
@@ -179,7 +182,7 @@ function unsettledCard(call, chosen) {
     radio.addEventListener("change", () => {
       text.hidden = outcome === "not_done";
       text.placeholder = outcome === "failed" ? "The error, as the model is to read it" : "Its result, as the model is to read it";
-      chosen(at, () => ({ outcome, text: outcome === "not_done" ? "" : text.value }));
+      chosen(call.id, () => ({ outcome, text: outcome === "not_done" ? "" : text.value }));
     });
     return h("label", { class: "check" }, radio, words);
   };
@@ -216,7 +219,7 @@ function elsewherePanel(view) {
   const panel = h("section", { class: "panel ask", testid: "elsewhere", "aria-label": "In another process" });
   const tell = () => {
     const rest = Math.ceil((view.read_at_ms + (view.seconds_left ?? 0) * 1000 - Date.now()) / 1000);
-    setText(left, rest > 0 ? `Its hold on the turn ends in ${rest} s, unless it goes on; this is looked at again then.` : "Looking again…");
+    setText(left, rest > 0 ? `If that process has stopped, the turn is free in ${rest} s. It is looked at again then.` : "Looking again…");
   };
   const ticking = setInterval(() => (panel.isConnected ? tell() : clearInterval(ticking)), 1000);
   panel.append(h("h3", {}, "Another server process has this turn"), h("p", { class: "muted" }, left));

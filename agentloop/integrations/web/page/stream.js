@@ -5,7 +5,7 @@
  * watched for silence.
  */
 
-import { ApiError } from "./api.js";
+import { ApiError, Unreachable } from "./api.js";
 
 const MAX_CHARS = 64 * 1024 * 1024;
 
@@ -16,8 +16,9 @@ export class EventDecoder {
   #data = [];
   #size = 0;
   #id = null;
+  #type = "message";
 
-  /** Takes the next text; returns the events it completes, as `{id, data}`; `id` is null where none was set yet. */
+  /** Takes the next text; returns the events it completes, as `{id, type, data}`; `id` is null where none was set yet. */
   feed(text) {
     if (this.#afterReturn && text.startsWith("\n")) text = text.slice(1);
     if (text) this.#afterReturn = text.endsWith("\r");
@@ -27,7 +28,8 @@ export class EventDecoder {
     const events = [];
     for (const line of lines) {
       if (line === "") {
-        if (this.#data.length) events.push({ id: this.#id, data: this.#data.join("\n") });
+        if (this.#data.length) events.push({ id: this.#id, type: this.#type, data: this.#data.join("\n") });
+        this.#type = "message";
         this.#data = [];
         this.#size = 0;
       } else this.#field(line);
@@ -44,7 +46,8 @@ export class EventDecoder {
     if (name === "data") {
       this.#data.push(value);
       this.#size += value.length;
-    } else if (name === "id" && !value.includes("\0")) this.#id = value;
+    } else if (name === "event") this.#type = value || "message";
+    else if (name === "id" && !value.includes("\0")) this.#id = value;
   }
 }
 
@@ -91,7 +94,8 @@ export const BROWSER = {
  * @param lastEventId - where to go on; null reads from the start.
  * @param signal - ends the reading; the promise resolves.
  * @param stallMs - silence after which a connection counts as dead. The server writes comments more often.
- * @throws ApiError when the server refuses and a later attempt would bring no more (4xx but 429).
+ * @throws ApiError when the server refuses, and a later attempt would bring no more (4xx, but 408 and 429). What
+ *   `onMessage` throws.
  */
 export async function follow({ open, onMessage, onState, lastEventId = null, signal, stallMs = 45_000, world = BROWSER }) {
   let failures = 0;
@@ -114,7 +118,7 @@ export async function follow({ open, onMessage, onState, lastEventId = null, sig
       if (over) return;
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof ApiError && error.final) throw error;
+      if (!(error instanceof Unreachable || (error instanceof ApiError && !error.final))) throw error;
       asked = error.retryAfterMs ?? 0;
     }
     if (signal.aborted) return;
@@ -138,12 +142,13 @@ async function readOnce({ open, onMessage, onOpen, signal, stallMs, world }) {
     const text = new TextDecoder();
     const reader = response.body.getReader();
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await lostIfFails(reader.read());
       if (done) return false;
       unwatch();
       unwatch = world.watch(stallMs, give);
       for (const event of decoder.feed(text.decode(value, { stream: true }))) {
-        if (onMessage(JSON.parse(event.data), event.id)) {
+        if (event.type === "error") return false; // coming back is answered with what went wrong
+        if (onMessage(read(event.data), event.id)) {
           cut.abort();
           return true;
         }
@@ -152,5 +157,22 @@ async function readOnce({ open, onMessage, onOpen, signal, stallMs, world }) {
   } finally {
     unwatch();
     signal.removeEventListener("abort", give);
+  }
+}
+
+/** What breaks a connection, as the loss that it is. */
+async function lostIfFails(reading) {
+  try {
+    return await reading;
+  } catch (error) {
+    throw new Unreachable(error);
+  }
+}
+
+function read(data) {
+  try {
+    return JSON.parse(data);
+  } catch (error) {
+    throw new Unreachable(error); // what is no JSON was damaged on its way
   }
 }

@@ -3,6 +3,7 @@
 import { TurnView } from "./turn-view.js";
 
 const NEAR_PX = 64;
+const PANEL_PX = 48;
 const CHEAP_MS = 8;
 
 export class Transcript {
@@ -16,6 +17,7 @@ export class Transcript {
   #timer = 0;
   #cost = 0;
   #atEnd = true;
+  #asked = new WeakSet(); // panels that were brought into view
 
   /** @param act - `(turn id, name, body) -> Promise<boolean>`. */
   constructor({ log, turns, jump, act }) {
@@ -78,7 +80,12 @@ export class Transcript {
   }
 
   #follow() {
-    if (this.#atEnd) this.#log.scrollTop = this.#log.scrollHeight;
+    const panel = this.#turns.lastElementChild?.querySelector(".panel");
+    if (this.#atEnd && panel && panel.offsetHeight > this.#log.clientHeight - PANEL_PX) {
+      // It does not fit: it is read from its beginning.
+      if (!this.#asked.has(panel)) this.#log.scrollTop += panel.getBoundingClientRect().top - this.#log.getBoundingClientRect().top - PANEL_PX / 2;
+      this.#asked.add(panel);
+    } else if (this.#atEnd) this.#log.scrollTop = this.#log.scrollHeight;
     this.#look();
   }
 

@@ -92,7 +92,7 @@ export class TurnView {
     }
     const ended = view.state === "ended" ? outcomeWords(view) : null;
     if (ended) {
-      this.#outcome.replaceChildren(ended, ...(view.reason && view.reason !== view.outcome ? [" ", h("code", {}, view.reason)] : []));
+      this.#outcome.replaceChildren(ended, ...(view.reason && ![view.outcome, "stop"].includes(view.reason) ? [" ", h("code", {}, view.reason)] : []));
       nodes.push(this.#outcome);
     } else if (view.rejected && view.state === "running") {
       this.#outcome.replaceChildren(`A request was not sent: ${view.rejected.limit} allows ${view.rejected.allowed}.`);
@@ -114,7 +114,7 @@ export class TurnView {
   /** What goes on while nothing is to be seen of it, or null. */
   #workingWords() {
     const { state, notice, attempts, ending, lost } = this.#view;
-    if (state === "sending") return lost ? "Not sent yet. Trying again…" : "Sending…";
+    if (state === "sending") return lost ? "No answer yet. Trying again…" : "Sending…";
     if (state !== "running" || ending) return null;
     if (this.#view.cancelling) return "Cancelling…";
     if (notice) return `The model could not be asked (${notice.code}). Asking again in ${seconds(notice.delay_ms)}…`;
@@ -196,15 +196,12 @@ class AttemptView {
 
   #withdrawnNode() {
     const { withdrawn, code, state, may_have_been_processed: maybe } = this.#attempt;
-    const words = withdrawn
-      ? "What was shown here is not an answer, and was taken back."
-      : state === "abandoned"
-        ? "This request was given up; it brought no answer."
-        : "This request brought no answer.";
+    let words = state === "abandoned" ? "This request was given up; it brought no answer." : "This request brought no answer.";
+    if (withdrawn) words = "What was shown here is not an answer, and was taken back.";
     return h(
       "p",
       { class: "withdrawn", testid: "withdrawn" },
-      h("strong", {}, "Withdrawn"),
+      h("strong", {}, withdrawn ? "Withdrawn" : "No answer"),
       code && h("code", {}, code),
       h("span", {}, words, maybe ? " The model may have worked on it." : ""),
     );

@@ -54,6 +54,7 @@ export function errorWords(error) {
     case 403:
       return "You may not do this.";
     case 404:
+      if (error.code === "unknown_agent") return `The agent of this conversation is not served any more${detail(error)}.`;
       return "This does not exist any more.";
     case 409:
       return `That did not fit what the server knows${detail(error)}. What you see is up to date now.`;

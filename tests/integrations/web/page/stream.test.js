@@ -108,6 +108,12 @@ test("a refusal that another attempt would not change is raised", async () => {
   await assert.rejects(read([new ApiError(404, "not_found", "")]), (error) => error.status === 404);
 });
 
+test("a stream that names an error is cut, and is asked for again", async () => {
+  const { asked, got } = await read([{ pieces: ['id: r:1\ndata: {"n":1}\n\nevent: error\ndata: {"error":{}}\n\n'] }, { pieces: ['data: {"type":"end"}\n\n'] }]);
+  assert.deepEqual(asked, [null, "r:1"]);
+  assert.deepEqual(got.map(([n]) => n), [1, "end"]);
+});
+
 test("a connection that is silent for too long is given up", async () => {
   const script = [{ pieces: ['id: r:1\ndata: {"n":1}\n\n'], silent: true }, { pieces: ['data: {"type":"end"}\n\n'] }];
   const { asked, open } = server(script);

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -62,14 +62,10 @@ def data_frame(data: bytes, *, id: str | None = None, event: str | None = None) 
     Raises:
         InputError: a part holds the end of a line, which would end it there.
     """
-    head = b"" if id is None else b"id: " + id.encode() + b"\n"
-    if event is not None:
-        head += b"event: " + event.encode() + b"\n"
-    if b"\n" in data or b"\r" in head + data or head.count(b"\n") > (id is not None) + (event is not None):
-        raise InputError("server-sent event: expected parts of one line each, got a line end in one")
-    if id is not None and "\0" in id:
-        raise InputError("server-sent event: expected an id without NUL, which clients drop")
-    return head + b"data: " + data + b"\n\n"
+    if b"\n" in data or b"\r" in data:
+        raise _two_lines()
+    named = b"" if event is None else b"event: %b\n" % _line(event)
+    return _id(id) + named + b"data: %b\n\n" % data
 
 
 def event_frame(event: Event) -> bytes:
@@ -78,7 +74,25 @@ def event_frame(event: Event) -> bytes:
     Raises:
         InputError: its id holds the end of a line. AdmissionError: it has no JSON form.
     """
-    return data_frame(encode_event(event), id=event.event_id)
+    return b"%bdata: %b\n\n" % (_id(event.event_id), encode_event(event))  # JSON has no line end
+
+
+def _id(id: str | None) -> bytes:
+    if id is None:
+        return b""
+    if "\0" in id:
+        raise InputError("server-sent event: expected an id without NUL, which clients drop")
+    return b"id: %b\n" % _line(id)
+
+
+def _line(text: str) -> bytes:
+    if "\n" in text or "\r" in text:
+        raise _two_lines()
+    return text.encode()
+
+
+def _two_lines() -> InputError:
+    return InputError("server-sent event: expected parts of one line each, got a line end in one")
 
 
 class SSEStream:
@@ -94,7 +108,7 @@ class SSEStream:
 
     Args:
         keep_alive: seconds of silence before a comment is sent. write_seconds: see above.
-        headers: more headers of the answer.
+        headers: more headers of the answer. at_cut: what is sent last where the answer is cut.
 
     Attributes:
         response: to be returned by the handler.
@@ -108,12 +122,14 @@ class SSEStream:
         keep_alive: float = KEEP_ALIVE_SECONDS,
         write_seconds: float = WRITE_SECONDS,
         headers: Mapping[str, str] | None = None,
+        at_cut: bytes = b"",
     ) -> None:
         check_seconds("keep_alive", keep_alive)
         check_seconds("write_seconds", write_seconds)
         self._request, self._keep_alive, self._write_seconds = request, keep_alive, write_seconds
         self.response = web.StreamResponse(headers={**STREAM_HEADERS, **(headers or {})})
         self.gone = False
+        self._at_cut = at_cut
         self._cut = self._writing = False
         self._written_at = 0.0
         self._behind, self._moved_at = 0, 0.0  # bytes that wait for the client, and since when they are as many
@@ -139,7 +155,7 @@ class SSEStream:
         if (error is None or ended_here) and not self.gone:
             try:
                 async with asyncio.timeout(self._write_seconds):
-                    await self.response.write_eof()
+                    await self.response.write_eof(self._at_cut if self._cut else b"")
             except (ConnectionError, TimeoutError):
                 self._abort()
         return ended_here or lost
@@ -160,18 +176,22 @@ class SSEStream:
             self._writing = False
             self._written_at = asyncio.get_running_loop().time()
 
-    async def follow(self, events: Follower) -> None:
+    async def follow(self, events: Follower, *, frame: Callable[[Any], bytes] = event_frame) -> None:
         """Send the events of a run until there is none any more: all that can be read at once in one write.
+
+        Args:
+            frame: what is sent for an event; nothing is, where it gives nothing.
 
         Raises:
             AgentLoopError, Exception: what ended the run, after its last event.
         """
         async for event in events:
-            frames = event_frame(event)
+            frames = frame(event)
             more: Event | None
             while len(frames) < _BATCH_BYTES and (more := events.next_nowait()) is not None:
-                frames += event_frame(more)
-            await self.send(frames)
+                frames += frame(more)
+            if frames:
+                await self.send(frames)
 
     def cut(self) -> None:
         """End the answer now, where its writer is; the client comes back for the rest."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Literal
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any, Literal, Protocol
 
 import msgspec
 from aiohttp import web
@@ -24,38 +25,18 @@ from ...runtime import Runtime
 from ...sinks import Follower
 from ...views import CallView, RunView
 from ...windows import RunInput
+from .attendance import Attendance, ClientGonePolicy
 from .body import read_body
+from .listing import ConversationItem, Listing
 from .places import Places
 from .problem import Problem
 from .sse import SSEStream
 from .turn import TurnView, UnsettledOf, needs_person, turn_view
 from .user import Auth, User
 
-__all__ = ["ClientGonePolicy", "ConversationItem", "Service", "Settlement"]
+__all__ = ["Cuttable", "Service", "Settlement"]
 
 _log = logging.getLogger("agentloop.web")
-
-ClientGonePolicy = Literal["detach", "cancel"]
-"""What becomes of a turn that nobody follows any more: it goes on, or it is cancelled after a while."""
-
-_TITLE_CHARS = 80
-_TITLES = 4_096
-"""How long a title may be, and how many are kept."""
-
-
-class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation in a user's list.
-
-    Attributes:
-        title: the beginning of what was said first. updated_at_ms: when its newest turn began.
-        turns: how many it has. live: the one that has not ended, None where all have.
-    """
-
-    id: str
-    title: str
-    updated_at_ms: int
-    turns: int
-    live: str | None
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +44,21 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     outcome: Literal["done", "failed", "not_done"]
     text: str = ""
+
+
+class Cuttable(Protocol):
+    """An answer that goes on for a while."""
+
+    async def __aenter__(self) -> Any:
+        """It begins."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """It is over."""
+
+    def cut(self) -> None:
+        """End it now."""
 
 
 class Service:
@@ -112,11 +108,15 @@ class Service:
         self.draining = False
         self._drained_by = 0.0  # when to wait no longer for what goes on; 0 before that is known
         self._turns: dict[str, asyncio.Task[None]] = {}  # those that go on here, by the run's id
-        self._readers: dict[str, int] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._cancelling: set[asyncio.Task[None]] = set()
-        self._open: set[SSEStream] = set()
-        self._titles: dict[str, str] = {}
+        self._attendance = Attendance(
+            runtime,
+            policy=self.client_gone,
+            seconds=self.limits.gone_seconds,
+            goes_on=self._turns.__contains__,
+        )
+        self._listing = Listing(runtime)
+        self._open: set[Cuttable] = set()
+        self._admitted: set[asyncio.Future[None]] = set()
 
     # -- who and what
 
@@ -168,18 +168,7 @@ class Service:
 
     async def conversations(self, user: User, *, limit: int) -> list[ConversationItem]:
         """A user's conversations, the one with the newest turn first."""
-        rows = await self.runtime.conversations(prefix=user.prefix)
-        rows.sort(key=lambda row: (row.newest_at_ms, row.name), reverse=True)
-        return [
-            ConversationItem(
-                id=row.name.removeprefix(user.prefix),
-                title=await self._title(row.runs),
-                updated_at_ms=row.newest_at_ms,
-                turns=len(row.runs),
-                live=None if row.live is None else row.live.rpartition(".")[2],
-            )
-            for row in rows[:limit]
-        ]
+        return await self._listing.items(user, limit=limit)
 
     async def turns(self, user: User, conversation: str) -> list[TurnView]:
         """All turns of a conversation, oldest first.
@@ -223,7 +212,7 @@ class Service:
             _check_same(known, served, input)
             return await self._turn(known, conversation, turn), False
         self.require_open()
-        with self._beginning(user, ref):
+        with self.beginning(user, ref):
             await self.runtime.submit(
                 served,
                 input,
@@ -282,7 +271,7 @@ class Service:
         """Drop a conversation. Raises as `Runtime.forget`."""
         name = user.conversation(conversation)
         for run in (await self.runtime.turns(name))[:1]:
-            self._titles.pop(run.run_id, None)
+            self._listing.forget(run.run_id)
         await self.runtime.forget(conversation=name)
 
     def follow(self, user: User, conversation: str, turn: str, *, after: str | None) -> Follower | None:
@@ -302,19 +291,9 @@ class Service:
         if task is not None:
             await asyncio.wait({task})
 
-    @contextmanager
-    def reading(self, user: User, conversation: str, turn: str) -> Iterator[None]:
+    def reading(self, user: User, conversation: str, turn: str) -> AbstractContextManager[None]:
         """Say, for the time of a block, that somebody follows a turn."""
-        ref = user.run(conversation, turn)
-        self._readers[ref] = self._readers.get(ref, 0) + 1
-        self._stop_timer(ref)
-        try:
-            yield
-        finally:
-            self._readers[ref] -= 1
-            if not self._readers[ref]:
-                del self._readers[ref]
-                self._unfollowed(ref)
+        return self._attendance.reading(user.run(conversation, turn))
 
     @asynccontextmanager
     async def streaming(self, user: User, stream: SSEStream) -> AsyncIterator[SSEStream]:
@@ -324,26 +303,67 @@ class Service:
             Problem: 429, no place is left.
         """
         with self.streams.hold(user):
-            async with stream:
-                self._open.add(stream)
-                try:
-                    yield stream
-                finally:
-                    self._open.discard(stream)
+            async with self.answering(stream):
+                yield stream
 
-    def stream(self, request: web.Request, *, headers: Mapping[str, str] | None = None) -> SSEStream:
-        """A stream with this service's times."""
+    @asynccontextmanager
+    async def answering(self, answer: Cuttable) -> AsyncIterator[None]:
+        """Have an answer that goes on for the time of a block; it is cut where this is closed."""
+        async with answer:
+            self._open.add(answer)
+            try:
+                yield
+            finally:
+                self._open.discard(answer)
+
+    @contextmanager
+    def admit(self, user: User) -> Iterator[None]:
+        """Have a place for a run that ends with the block; `drain` waits for it.
+
+        Raises:
+            Problem: 503, 429: not now.
+        """
+        self.require_open()
+        with self.runs.hold(user):
+            ended = asyncio.get_running_loop().create_future()
+            self._admitted.add(ended)
+            try:
+                yield
+            finally:
+                self._admitted.discard(ended)
+                ended.set_result(None)
+
+    @contextmanager
+    def beginning(self, user: User, ref: str) -> Iterator[None]:
+        """Have a place for a run from here to its end, which a task of its own waits for."""
+        self.runs.take(user)
+        try:
+            yield
+        except BaseException:
+            self.runs.give_back(user)
+            raise
+        if ref in self._turns:  # it has one
+            self.runs.give_back(user)
+            return
+        self._turns[ref] = asyncio.get_running_loop().create_task(self._until_ended(user, ref), name=f"turn {ref}")
+        self._attendance.unfollowed(ref)
+
+    def stream(
+        self, request: web.Request, *, headers: Mapping[str, str] | None = None, at_cut: bytes = b""
+    ) -> SSEStream:
+        """A stream with this service's times; see `SSEStream`."""
         return SSEStream(
             request,
             keep_alive=self.limits.keep_alive_seconds,
             write_seconds=self.limits.write_seconds,
             headers=headers,
+            at_cut=at_cut,
         )
 
     # -- its end
 
     async def drain(self) -> None:
-        """Begin nothing more, wait ``drain_seconds`` for what goes on, then end all streams.
+        """Begin nothing more, wait ``drain_seconds`` for what goes on, then cut all answers.
 
         Whoever serves may call it before it stops to listen, so that clients are answered meanwhile; once more waits
         for no longer.
@@ -351,18 +371,18 @@ class Service:
         clock = asyncio.get_running_loop().time
         self.draining = True
         self._drained_by = self._drained_by or clock() + self.limits.drain_seconds
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        if self._turns:
-            await asyncio.wait(self._turns.values(), timeout=max(0.0, self._drained_by - clock()))
-        for stream in tuple(self._open):
-            stream.cut()
+        self._attendance.stop()
+        going = [*self._turns.values(), *self._admitted]
+        if going:
+            await asyncio.wait(going, timeout=max(0.0, self._drained_by - clock()))
+        for answer in tuple(self._open):
+            answer.cut()
 
     async def close(self) -> None:
         """Let go of everything; turns that go on are the runtime's."""
         self.draining = True
-        tasks = [*self._turns.values(), *self._cancelling]
+        await self._attendance.close()
+        tasks = tuple(self._turns.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -375,17 +395,6 @@ class Service:
             return await self.runtime.view(ref)
         except LostError:
             return None
-
-    async def _title(self, runs: Sequence[str]) -> str:
-        first = runs[0]
-        if first not in self._titles:
-            view = await self._known(first)
-            said = [] if view is None else [message for message in view.messages if message.role == "user"]
-            line = said[-1].text.strip().partition("\n")[0] if said else ""
-            if len(self._titles) >= _TITLES:
-                self._titles.pop(next(iter(self._titles)))
-            self._titles[first] = line if len(line) <= _TITLE_CHARS else f"{line[: _TITLE_CHARS - 1]}…"
-        return self._titles[first]
 
     async def _turn(self, view: RunView, conversation: str, turn: str) -> TurnView:
         live = self.runtime.is_live(view.run_id)
@@ -456,63 +465,23 @@ class Service:
         self.require_open()
         ref = user.run(conversation, turn)
         view = await self.runtime.view(ref)
-        with self._beginning(user, ref):
+        with self.beginning(user, ref):
             await self.runtime.take_up(ref, self.agent(view.agent), decisions=decisions, deps=self.deps(user))
         return await self.turn(user, conversation, turn)
-
-    @contextmanager
-    def _beginning(self, user: User, ref: str) -> Iterator[None]:
-        """Have a place for a run from here to its end, which a task of its own waits for."""
-        self.runs.take(user)
-        try:
-            yield
-        except BaseException:
-            self.runs.give_back(user)
-            raise
-        if ref in self._turns:  # it has one
-            self.runs.give_back(user)
-            return
-        self._turns[ref] = asyncio.get_running_loop().create_task(self._until_ended(user, ref), name=f"turn {ref}")
-        self._unfollowed(ref)
 
     async def _until_ended(self, user: User, ref: str) -> None:
         try:
             while True:
                 try:
                     await self.runtime.result(ref)
-                except AgentLoopError as error:  # whoever follows it is told
+                except Exception as error:  # noqa: BLE001  # of whatever kind; whoever follows it is told
                     _log.info("run %s ended with %s", ref, type(error).__name__)
                 if not self.runtime.is_live(ref):  # it may have been taken up at once
                     break
         finally:
             del self._turns[ref]
             self.runs.give_back(user)
-            self._stop_timer(ref)
-
-    def _stop_timer(self, ref: str) -> None:
-        timer = self._timers.pop(ref, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _unfollowed(self, ref: str) -> None:
-        """Nobody follows a turn: give clients time to come back before it is cancelled, where it shall be."""
-        self._stop_timer(ref)
-        if self.client_gone == "cancel" and ref in self._turns and ref not in self._readers and not self.draining:
-            loop = asyncio.get_running_loop()
-            self._timers[ref] = loop.call_later(self.limits.gone_seconds, self._give_up, ref)
-
-    def _give_up(self, ref: str) -> None:
-        self._timers.pop(ref, None)
-        if ref in self._turns and ref not in self._readers:
-            task = asyncio.get_running_loop().create_task(self._cancel(ref), name=f"cancel {ref}")
-            self._cancelling.add(task)
-            task.add_done_callback(self._cancelling.discard)
-
-    async def _cancel(self, ref: str) -> None:
-        try:
-            await self.runtime.cancel(ref)
-        except AgentLoopError as error:
-            _log.warning("run %s, which nobody follows, could not be cancelled: %s", ref, type(error).__name__)
+            self._attendance.ended(ref)
 
 
 def _by_name(agents: Sequence[Agent[Any]]) -> dict[str, Agent[Any]]:
