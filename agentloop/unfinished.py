@@ -6,13 +6,14 @@ became of an effect that nobody knows of; resuming takes the run over and goes o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 from .agent import Agent
 from .basis import read_by, require_agent
 from .decisions import Decision, WaitingCall, read_decisions, waiting_of
-from .errors import InputError
+from .delegation import Delegate
+from .errors import InputError, LostError
 from .exchange import Book, Fact, SlotState, Turn
 from .life import Life
 from .limits import FEEDBACK_BYTES, check_count, check_name
@@ -22,9 +23,10 @@ from .providers import Provider
 from .results import RunResult, result_in
 from .runs import Runs
 from .unsettled import SendStatus, Unsettled, status_of, unsettled_of
+from .views import CallView, RunView
 from .windows import LiveRun, RunInput, RunOptions, admitted, check_options, check_ref
 
-__all__ = ["UnfinishedRuns"]
+__all__ = ["UnfinishedRuns", "to_settle"]
 
 T = TypeVar("T")
 
@@ -255,3 +257,62 @@ class UnfinishedRuns:
             if row.lease is None and not here:
                 found.append(await self._store.turn(row.run_id))
         return found
+
+
+async def to_settle(
+    view: RunView, agent: Agent[Any] | None, load: Callable[[str], Awaitable[RunView]]
+) -> list[Unsettled]:
+    """What a person has to settle of a run that goes on nowhere, and of those that agents do for its calls.
+
+    A call that its tool recovers is not among that: one that is repeated, and one that is looked up, unless it was
+    taken up before and is unknown since then.
+
+    Args:
+        agent: whose run it is; None where that is not at hand, and nothing is known of its tools.
+        load: reads a run below it, as `Runtime.view` does.
+    """
+    found = [
+        Unsettled(
+            ref=view.run_id,
+            kind="send",
+            effect_id=attempt.attempt_id,
+            attempt=attempt.number,
+            at_ms=attempt.started_at_ms,
+        )
+        for attempt in view.attempts
+        if attempt.state == "open"
+    ]
+    for call in view.calls:
+        tool = None if agent is None else agent.toolset.get(call.tool)
+        unknown = call.feedback is None and call.state in ("started", "unknown")
+        if call.waits_for_child or (unknown and isinstance(tool, Delegate)):
+            child = await _child(call, load)
+            if child is not None and child.state == "unfinished":
+                found += await to_settle(child, tool.agent if isinstance(tool, Delegate) else None, load)
+        elif unknown and not call.rerun:
+            kind = "none" if tool is None else tool.policy.recovery_kind
+            if kind != "repeat" and (kind != "lookup" or call.state == "unknown"):
+                found.append(_unsettled_call(view.run_id, call))
+    return found
+
+
+async def _child(call: CallView, load: Callable[[str], Awaitable[RunView]]) -> RunView | None:
+    """The run that an agent does for a call, where it has begun and is kept."""
+    try:
+        return None if call.effect_id is None else await load(call.effect_id)
+    except LostError:
+        return None
+
+
+def _unsettled_call(ref: str, call: CallView) -> Unsettled:
+    return Unsettled(
+        ref=ref,
+        kind="call",
+        effect_id=call.effect_id or "",
+        attempt=call.executions,
+        exchange=call.exchange,
+        position=call.position,
+        tool=call.tool,
+        arguments=call.arguments,
+        at_ms=call.started_at_ms,
+    )

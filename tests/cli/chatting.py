@@ -42,7 +42,7 @@ payer = al.Agent(name="payer", tools=[pay])
 plain = al.Agent(name="plain", instructions="Help.")
 helper = al.Agent(name="helper", tools=[add, sign, fail, measure], limits=al.LoopLimits(max_tool_calls=4))
 chief = al.Agent(
-    name="chief", tools=[al.delegate(helper, name="ask_helper", description="Ask.", tools=["sign", "fail"])]
+    name="chief", tools=[al.delegate(helper, name="ask_helper", description="Ask.", tools=["add", "sign", "fail"])]
 )
 typed = al.Agent(name="typed", output=al.Structured(list[int], name="numbers", route="call"))
 '''

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -433,7 +435,9 @@ async def test_a_call_may_wait_for_later_and_what_was_decided_before_is_kept(
     assert "* tea: waiting: 1 call to decide about\n" in shown.out
     assert len(replay_server.requests) == 1
     shown = await talk("y", "next", options=store)
-    assert shown.out == '  | {"text":"y"}\nSigned.\nNext.\n'
+    assert shown.out == '> sign\n  | {"text":"y"}\nSigned.\nNext.\n'
+    told = [line.split(":")[0] for line in shown.err.splitlines()[2:6]]
+    assert told == ['  call     sign {"text"', "  result   sign", '  call     sign {"text"', "  turn     waiting"]
     assert texts(replay_server, 1)[-2:] == ["signed x", "signed y"]
 
 
@@ -473,6 +477,37 @@ async def test_a_paused_turn_is_shown_and_goes_on(
     assert texts(replay_server) == ["Go on."]
 
 
+async def test_what_is_stored_of_an_unfinished_turn_is_shown(
+    replay_server: ReplayServer, talk: Talk, store: list[str], folder: Path
+) -> None:
+    calls = [call("add", a=1, b=2), call("fail", why="no")]
+    lost = [reply("I *add*.", calls=calls), reply("More.", calls=[call("fail", why="cut")])]
+    await left_in(folder, lost, lambda fact: type(fact) is SlotMoved and (fact.exchange, fact.state) == (1, "failed"))
+    shown = await talk("later", options=store)
+    assert shown.out == '> Go on.\nI *add*.\nMore.\n  | {"why":"cut"}\n'
+    told = shown.err.splitlines()
+    told = told[told.index('  call     add {"a":1,"b":2}') :]
+    assert told[1].startswith("  result   add: 1 byte, ")
+    assert told[2:5] == [
+        '  call     fail {"why":"no"}',
+        "  result   fail: failed (tool_failed)",
+        '  call     fail {"why":"cut"}',
+    ]
+    assert told[5].startswith("  turn     unsettled: 1 effect")
+
+
+async def test_a_turn_of_another_conversation_that_cannot_be_read_stops_nobody(
+    replay_server: ReplayServer, talk: Talk, store: list[str], folder: Path
+) -> None:
+    await left_in(folder, [], lambda fact: type(fact) is SendStarted)
+    with contextlib.closing(sqlite3.connect(folder / "facts.db")) as medium, medium:
+        assert medium.execute("UPDATE facts SET record = '{}' WHERE run_id = 'r'").rowcount > 0
+    replay_server.script(says("Fine."))
+    shown = await talk("one", "/resume tea", options=[*store[:2], "--conversation", "coffee"])
+    assert shown.out == "Fine.\n"
+    assert "error    RestoreError: bad_record" in shown.err
+
+
 async def test_an_unsettled_send_is_asked_again_or_discarded(
     replay_server: ReplayServer, talk: Talk, store: list[str], folder: Path
 ) -> None:
@@ -495,7 +530,7 @@ async def test_a_discarded_turn_leaves_a_conversation_that_goes_on(
     await left_in(folder, [reply("lost")], lambda fact: type(fact) is ReplyTaken)
     replay_server.script(says("Next."))
     shown = await talk("discard", "next", options=store)
-    assert (shown.status, shown.out) == (1, "Next.\n")
+    assert (shown.status, shown.out) == (1, "> Go on.\nNext.\n")
     assert texts(replay_server) == ["next"]
 
 
@@ -523,8 +558,9 @@ async def test_a_call_that_its_tool_recovers_is_not_asked_about(
     lost = [reply(calls=[call("add", a=1, b=2)])]
     await left_in(folder, lost, lambda fact: type(fact) is SlotMoved and fact.state == "done")
     replay_server.script(says("Done."))
-    shown = await talk("again", options=store)
-    assert "settle" not in shown.err.replace("unsettled", "")
+    shown = await talk("continue", options=store)
+    assert "turn     paused: it can go on" in shown.err
+    assert "settle" not in shown.err
     assert shown.out.endswith("Done.\n")
     assert texts(replay_server)[-1] == "3"
 
@@ -542,14 +578,45 @@ async def test_an_unsettled_call_of_an_agent_that_another_one_asked_is_settled(
     assert [texts(replay_server, at)[-1] for at in (0, 1)] == ["all went well", "Noted."]
 
 
+async def test_a_call_below_that_its_tool_recovers_is_not_asked_about(
+    replay_server: ReplayServer, talk: Talk, store: list[str], folder: Path
+) -> None:
+    lost = [reply(calls=[call("ask_helper", task="t")]), reply(calls=[call("add", a=1, b=2)])]
+    await left_in(folder, lost, lambda fact: type(fact) is SlotMoved and fact.state == "done", agent="chief")
+    replay_server.script(says("Three."), says("Done."))
+    shown = await talk("continue", options=store, agent="chief")
+    assert "settle" not in shown.err
+    assert shown.out.endswith("Done.\n")
+    assert [texts(replay_server, at)[-1] for at in (0, 1)] == ["3", "Three."]
+
+
+async def test_an_unsettled_send_of_an_agent_that_another_one_asked_is_asked_again(
+    replay_server: ReplayServer, talk: Talk, store: list[str], folder: Path
+) -> None:
+    lost = [reply(calls=[call("ask_helper", task="t")]), reply("lost")]
+
+    def cut(fact: Fact) -> bool:
+        return type(fact) is ReplyTaken and fact.run_id != "r"
+
+    await left_in(folder, lost, cut, agent="chief")
+    replay_server.script(says("Noted."), says("Done."))
+    shown = await talk("again", options=store, agent="chief")
+    assert "turn     unsettled: 1 effect" in shown.err
+    assert shown.out.endswith("Done.\n")
+    assert [texts(replay_server, at)[-1] for at in (0, 1)] == ["t", "Noted."]
+
+
 async def test_a_call_whose_lookup_fails_is_settled_by_a_person(
     replay_server: ReplayServer, talk: Talk, store: list[str], folder: Path
 ) -> None:
     lost = [reply(calls=[call("pay", to="Ann")])]
     await left_in(folder, lost, lambda fact: type(fact) is SlotMoved and fact.state == "done", agent="payer")
     replay_server.script(says("Done."))
-    shown = await talk("again", "/resume tea", "again", "done paid, says Ann", options=store, agent="payer")
+    lines = ("continue", "/resume tea", "again", "done paid, says Ann")
+    shown = await talk(*lines, options=store, agent="payer")
+    assert "turn     paused: it can go on" in shown.err
     assert shown.err.count("  settle   pay\n") == 1
+    assert shown.out.count("> Go on.\n") == 2  # told each time that it is resumed by name, and not when it goes on
     assert "UnsettledError: run 'r' waits to be settled: call 0.0" in shown.err
     assert "RuntimeError: the bank is closed" in shown.err
     assert shown.out.endswith("Done.\n")

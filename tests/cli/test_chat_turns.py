@@ -11,7 +11,7 @@ import pytest
 
 import agentloop as al
 from agentloop.cli.chat.interrupts import Interrupts
-from agentloop.cli.chat.turns import Started, Turns
+from agentloop.cli.chat.turns import Turns
 from agentloop.testing import ScriptedProvider, call, reply
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the loop of Windows wakes late for a signal")
@@ -68,10 +68,10 @@ class Held:
 async def talking(
     provider: ScriptedProvider, agent: al.Agent[None], *, store: Path | None = None
 ) -> AsyncIterator[tuple[Turns, Sheet, al.Runtime]]:
-    sheet, started = Sheet(), Started()
-    async with al.Runtime(provider, store=store, observers=[started]) as runtime:
+    sheet = Sheet()
+    async with al.Runtime(provider, store=store) as runtime:
         with Interrupts(None) as interrupts:
-            yield Turns(runtime, agent, sheet, interrupts, started), sheet, runtime
+            yield Turns(runtime, agent, sheet, interrupts), sheet, runtime
 
 
 async def test_ctrl_c_stops_a_turn_that_is_not_stored_yet() -> None:
@@ -140,6 +140,44 @@ async def test_what_was_told_of_a_turn_is_not_told_again_when_it_goes_on(tmp_pat
         ]
         assert not turns.failed
         assert turns.spent[left.ref].model_calls == 2
+
+
+async def test_what_another_process_told_of_a_turn_is_shown_from_what_is_stored_when_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    @al.tool(approval="required")
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    agent, store = al.Agent(name="a", tools=[sign]), tmp_path / "facts.db"
+    async with al.Runtime(ScriptedProvider([reply("I sign.", calls=[call("sign")])]), store=store) as runtime:
+        left = await runtime.run(agent, "Go.", conversation="c")
+        await runtime.steer(left.ref, "Quick!")
+    async with talking(ScriptedProvider([reply("Done.")]), agent, store=store) as (turns, sheet, runtime):
+        turns.recap(await runtime.view(left.ref))
+        assert sheet.lines == ["> Go.", "I sign.", "call sign {}", "> Quick!"]
+        await runtime.steer(left.ref, "Quicker!")
+        sheet.lines.clear()
+        assert await turns.go_on(left.ref, {left.waiting[0].ref: al.Approve()}) is not None
+        assert sheet.lines[:2] == ["> Quicker!", "call sign {}"]  # what was not shown yet, and what happens now
+        assert sheet.lines[-2:] == ["(", "Done.)"]
+
+
+async def test_each_unfinished_turn_goes_on_where_its_events_were_told_up_to() -> None:
+    @al.tool(approval="required")
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    agent = al.Agent(name="a", tools=[sign])
+    provider = ScriptedProvider([reply("I sign.", calls=[call("sign")]), reply("Another."), reply("Done.")])
+    async with talking(provider, agent) as (turns, sheet, _):
+        left = await turns.say("go", "c")
+        assert left is not None
+        await turns.say("something else", "d")
+        await turns.go_on(left.ref, {left.waiting[0].ref: al.Approve()})
+        assert [line for line in sheet.lines if line.endswith(")")][:3] == ["I sign.)", "Another.)", "Done.)"]
 
 
 async def test_a_turn_that_cannot_be_taken_up_is_told(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from .interrupts import Interrupts
 from .plain import PlainFront
 from .private import history_file
 from .session import Chat
-from .turns import Started, Turns
+from .turns import Turns
 
 __all__ = ["add_parser", "run"]
 
@@ -118,11 +118,10 @@ async def _talk(
     args: argparse.Namespace, agent: Agent[Any], provider: ChatCompletions, front: Front, *, typed: bool
 ) -> bool:
     """Whether a turn failed."""
-    started = Started()
     here = asyncio.current_task()
     assert here is not None, "a coroutine is run by a task"
-    async with Runtime(provider, store=args.store, observers=[started]) as runtime:
+    async with Runtime(provider, store=args.store) as runtime:
         with Interrupts(None if typed else here.cancel) as interrupts:
-            turns = Turns(runtime, agent, front, interrupts, started)
+            turns = Turns(runtime, agent, front, interrupts)
             await Chat(runtime, agent, front, turns, named=args.conversation, kept=args.store is not None).run()
             return turns.failed

@@ -1,42 +1,51 @@
-"""Turns that were left unfinished, as what they are."""
+"""The turn of a conversation that was left unfinished, as what it is."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from ...agent import Agent
 from ...decisions import WaitingCall
+from ...errors import NotOwnerError, OutcomeError, RunPaused, UnsettledError
+from ...persistence import ConversationRow
 from ...runtime import Runtime
+from ...unfinished import to_settle
 from ...unsettled import Unsettled
+from ...views import RunView
 from ..screen import counted
 
-__all__ = ["LeftTurn", "left_turns"]
+__all__ = ["LeftTurn", "conversation_row", "left_turn"]
 
 
 class LeftTurn(msgspec.Struct, frozen=True, kw_only=True):
     """The turn of a conversation that has no end.
 
     Attributes:
-        ref: the run's id.
+        view: what is stored of it.
         state: ``elsewhere``: another process has it, or died with it a moment ago. ``unsettled``: nobody knows
             what became of an effect. ``waiting``: calls wait for a person. ``paused``: it may just go on.
-        seconds_left: of the other process's lease, which a living one prolongs; None unless ``elsewhere``.
-        waiting, unsettled: the calls, and the effects, of the run and of those that agents do for it.
+        waiting, unsettled: what a person is asked about, of the run and of those that agents do for it.
     """
 
-    ref: str
+    view: RunView
     state: Literal["elsewhere", "unsettled", "waiting", "paused"]
-    seconds_left: float | None = None
     waiting: tuple[WaitingCall, ...] = ()
     unsettled: tuple[Unsettled, ...] = ()
+
+    @property
+    def ref(self) -> str:
+        """The run's id."""
+        return self.view.run_id
 
     @property
     def words(self) -> str:
         """The state, and how much of it there is."""
         match self.state:
             case "elsewhere":
-                return f"goes on elsewhere (its lease ends in {self.seconds_left or 0:.0f} s unless that lives)"
+                seconds = self.view.owned_for_seconds or 0
+                return f"goes on elsewhere (its lease ends in {seconds:.0f} s unless that lives)"
             case "unsettled":
                 return f"unsettled: {counted(len(self.unsettled), 'effect')} of which nobody knows what became of it"
             case "waiting":
@@ -45,31 +54,37 @@ class LeftTurn(msgspec.Struct, frozen=True, kw_only=True):
                 return "paused: it can go on"
 
 
-async def left_turns(runtime: Runtime) -> dict[str, LeftTurn]:
-    """The unfinished turns of a store, by their conversation.
+async def conversation_row(runtime: Runtime, name: str) -> ConversationRow | None:
+    """A conversation of the store; None where it has none of that name."""
+    return next((row for row in await runtime.conversations(prefix=name) if row.name == name), None)
+
+
+async def left_turn(runtime: Runtime, agent: Agent[Any], row: ConversationRow | None) -> LeftTurn | None:
+    """The unfinished turn of a conversation; None where all have ended, or there is no conversation.
+
+    Args:
+        agent: whose tools say which calls need no person, where the turn is one of this agent.
 
     Raises:
         RestoreError: the store holds facts that cannot be. PersistenceError: it failed.
     """
-    named = {row.live: row.name for row in await runtime.conversations() if row.live is not None}
-    rows = [row for row in await runtime.unfinished() if row.run_id in named]
-    if not rows:
-        return {}
-    waiting, unsettled = await runtime.waiting(), await runtime.unsettled()
-    found = {}
-    for row in rows:
-        waits = tuple(item for item in waiting if _within(item.run, row.run_id))
-        unknown = tuple(item for item in unsettled if _within(item.ref, row.run_id))
-        found[named[row.run_id]] = LeftTurn(
-            ref=row.run_id,
-            state="elsewhere" if row.lease else "unsettled" if unknown else "waiting" if waits else "paused",
-            seconds_left=row.lease.seconds_left if row.lease else None,
-            waiting=waits,
-            unsettled=unknown,
-        )
-    return found
+    if row is None or row.live is None:
+        return None
+    view = await runtime.view(row.live)
+    if view.state == "running":
+        return LeftTurn(view=view, state="elsewhere")
+    if view.state != "unfinished":  # it has ended just now
+        return None
+    unsettled = await to_settle(view, agent if agent.name == view.agent else None, runtime.view)
+    if unsettled:
+        return LeftTurn(view=view, state="unsettled", unsettled=tuple(unsettled))
+    waits = any(call.state == "waiting" for call in view.calls)
+    waiting = await _waiting(runtime, view.run_id) if waits else ()
+    return LeftTurn(view=view, state="waiting" if waiting else "paused", waiting=waiting)
 
 
-def _within(ref: str, above: str) -> bool:
-    """Whether a run is that one, or one that an agent does for it."""
-    return ref == above or ref.startswith(f"{above}/")
+async def _waiting(runtime: Runtime, ref: str) -> tuple[WaitingCall, ...]:
+    try:
+        return (await runtime.result(ref)).waiting
+    except (OutcomeError, RunPaused, UnsettledError, NotOwnerError):  # it has more to do than to wait
+        return ()

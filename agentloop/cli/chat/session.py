@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,25 +18,20 @@ from ...tools import Tool
 from ..inert import one_line
 from ..screen import counted, usage_words
 from .front import Front
-from .left import left_turns
+from .left import conversation_row, left_turn
 from .private import write_private
 from .slash import COMMANDS, Slash, read_slash, said
 from .transcript import transcript, user_words
 from .turns import Spent, Turns
 from .unfinished import Unfinished
 
-__all__ = ["Chat", "new_name"]
+__all__ = ["Chat"]
 
 _NUMBERED: Final = re.compile(r"(.*?)(?:~\d+)?", re.DOTALL)
 _SHOWN: Final = 60
 """Characters of a message by which a person knows it again."""
 _NAME_CHARS: Final = 118
 """What a number may be added to."""
-
-
-def new_name() -> str:
-    """A name for a conversation: when it began, and something that makes it the only one."""
-    return f"chat-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 class Chat:
@@ -52,19 +47,9 @@ class Chat:
     ) -> None:
         self._runtime, self._agent, self._front, self._turns = runtime, agent, front, turns
         self._unfinished = Unfinished(runtime, agent, front, turns)
-        self._name = new_name() if named is None else named
+        self._name = _new_name() if named is None else named
         self._named, self._kept = named is not None, kept
         self._leaves = False
-        self._commands: dict[str, Callable[[Slash], Awaitable[None]]] = {
-            "help": self._help,
-            "tools": self._tools,
-            "budget": self._budget,
-            "save": self._save,
-            "resume": self._resume,
-            "undo": self._undo,
-            "new": self._new,
-            "quit": self._quit,
-        }
 
     async def run(self) -> None:
         """Talk until the person leaves.
@@ -106,15 +91,34 @@ class Chat:
         await self._unfinished.attend(self._name)
 
     async def _do(self, slash: Slash) -> None:
-        command = self._commands.get(slash.name)
+        command = COMMANDS.get(slash.name)
         if command is None:
             self._tell_wrong(f"expected a command that /help lists, got /{slash.name}; // begins a text with a slash")
-        elif slash.argument and not COMMANDS[slash.name].takes:
+            return
+        if slash.argument and not command.takes:
             self._tell_wrong(f"/{slash.name}: expected nothing after it")
-        elif slash.insists and slash.name != "save":
+            return
+        if slash.insists and slash.name != "save":
             self._tell_wrong(f"/{slash.name}: expected no ! after it")
-        else:
-            await command(slash)
+            return
+        match slash.name:
+            case "help":
+                self._help()
+            case "tools":
+                self._tools()
+            case "budget":
+                self._budget()
+            case "save":
+                await self._save(slash.argument, replace=slash.insists)
+            case "resume":
+                await (self._switch(slash.argument) if slash.argument else self._list())
+            case "undo":
+                await self._undo()
+            case "new":
+                self._name = _new_name()
+                self._tell_name()
+            case "quit":
+                self._leaves = True
 
     def _tell_wrong(self, why: str) -> None:
         self._front.labelled("error", why, style="red")
@@ -125,12 +129,12 @@ class Chat:
 
     # -- commands
 
-    async def _help(self, slash: Slash) -> None:  # noqa: ARG002  # it takes nothing
+    def _help(self) -> None:
         for name, command in COMMANDS.items():
             self._front.line(f"  {f'/{name} {command.takes}'.ljust(16)}{command.purpose}")
         self._front.line("  Alt-Enter begins another line; Ctrl-C stops a turn, or clears the line")
 
-    async def _tools(self, slash: Slash) -> None:  # noqa: ARG002
+    def _tools(self) -> None:
         tools = list(self._agent.toolset)
         if not tools:
             self._front.line("  the agent has no tools")
@@ -138,7 +142,7 @@ class Chat:
             self._front.line(f"  {tool.spec.name}: {one_line(tool.spec.description)}")
             self._front.line(f"      {_policy_words(tool)}")
 
-    async def _budget(self, slash: Slash) -> None:  # noqa: ARG002
+    def _budget(self) -> None:
         spent = list(self._turns.spent.values())
         if not spent:
             self._front.line("  no turn was taken yet")
@@ -155,8 +159,8 @@ class Chat:
         for label, words in rows:
             self._front.line(f"  {label.ljust(13)}{words}")
 
-    async def _save(self, slash: Slash) -> None:
-        if not slash.argument:
+    async def _save(self, name: str, *, replace: bool) -> None:
+        if not name:
             self._tell_wrong("/save: expected the name of a file")
             return
         messages = await self._history()
@@ -165,28 +169,25 @@ class Chat:
             return
         text = transcript(self._name, self._agent.name, messages)
         try:
-            write_private(slash.argument, text, replace=slash.insists)
+            write_private(name, text, replace=replace)
         except FileExistsError:
-            self._tell_wrong(f"/save: {slash.argument} is there already; /save! replaces it")
+            self._tell_wrong(f"/save: {name} is there already; /save! replaces it")
         except (OSError, RuntimeError, ValueError) as error:  # no such home, a null character
             why = error.strerror if isinstance(error, OSError) else error
-            self._tell_wrong(f"/save: {slash.argument}: {why}")
+            self._tell_wrong(f"/save: {name}: {why}")
         else:
-            self._front.labelled("saved", slash.argument)
+            self._front.labelled("saved", name)
 
-    async def _resume(self, slash: Slash) -> None:
-        if slash.argument:
-            await self._switch(slash.argument)
-            return
-        left, rows = await left_turns(self._runtime), await self._runtime.conversations()
+    async def _list(self) -> None:
+        rows = await self._runtime.conversations()
         if not rows:
             self._front.line("  there are no conversations yet")
         for row in rows:
             mark = "*" if row.name == self._name else " "
-            state = left[row.name].words if row.name in left else "at rest"
-            self._front.line(f"{mark} {one_line(row.name)}: {one_line(state)}")
+            left = await left_turn(self._runtime, self._agent, row)
+            self._front.line(f"{mark} {one_line(row.name)}: {'at rest' if left is None else left.words}")
 
-    async def _undo(self, slash: Slash) -> None:  # noqa: ARG002
+    async def _undo(self) -> None:
         row = await self._row()
         if row is not None and row.live is not None:
             self._tell_wrong("/undo: the last turn is unfinished; say what becomes of it first")
@@ -205,30 +206,29 @@ class Chat:
         self._front.labelled("undone", words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…")
         self._front.labelled("talk", f"{self._name} goes on before that; {before} stays as it is")
 
-    async def _new(self, slash: Slash) -> None:  # noqa: ARG002
-        self._name = new_name()
-        self._tell_name()
-
-    async def _quit(self, slash: Slash) -> None:  # noqa: ARG002
-        self._leaves = True
-
     # -- conversations
 
     async def _switch(self, name: str) -> None:
         """Go on with a conversation that is there."""
         check_name("/resume", name)
-        messages = await self._runtime.history(name)
+        row = await conversation_row(self._runtime, name)
+        if row is None:
+            raise LostError("conversation", name)
         self._name = name
         self._tell_name()
-        if any(isinstance(message, UserMessage) for message in messages):
-            self._front.line(f"> {_last_said(messages)}")
+        if row.live is not None:
+            self._turns.recap(await self._runtime.view(row.live))
+            await self._unfinished.attend(name)
+            return
+        messages = await self._history()
+        if words := _last_said(messages):
+            self._front.line(f"> {words}")
         answer = next((one.reply.text for one in reversed(messages) if isinstance(one, ModelExchange)), "")
         if answer:
             self._front.document(answer)
-        await self._unfinished.attend(name)
 
     async def _row(self) -> ConversationRow | None:
-        return next((row for row in await self._runtime.conversations() if row.name == self._name), None)
+        return await conversation_row(self._runtime, self._name)
 
     async def _history(self) -> tuple[Message, ...]:
         try:
@@ -238,13 +238,18 @@ class Chat:
 
     async def _free_name(self) -> str:
         """The conversation's name with the first number that is free behind it."""
-        taken = {row.name for row in await self._runtime.conversations()} | {self._name}
         found = _NUMBERED.fullmatch(self._name)
         base = (found[1] if found else self._name)[:_NAME_CHARS]
+        taken = {row.name for row in await self._runtime.conversations(prefix=base)} | {self._name}
         number = 2
         while f"{base}~{number}" in taken:
             number += 1
         return f"{base}~{number}"
+
+
+def _new_name() -> str:
+    """When the conversation began, and something that makes the name the only one."""
+    return f"chat-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def _policy_words(tool: Tool) -> str:

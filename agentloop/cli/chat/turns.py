@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -12,17 +13,20 @@ import msgspec
 from ...agent import Agent
 from ...decisions import Decision
 from ...errors import AgentLoopError, LostError, RunCancelled, UnsettledError
-from ...events import Event, ModelEnd, ModelStart, RunEnded, RunStarted, TextPreview
+from ...events import Event, ModelEnd, ModelStart, RunEnded, TextPreview
 from ...events.envelope import random_id
 from ...messages import Usage
 from ...results import RunResult
 from ...runtime import Runtime
+from ...sinks import Follower
+from ...views import RunView
 from ...windows import retrieve
 from ..notices import error_lines, notice
 from .front import Front
 from .interrupts import Interrupts
+from .recap import Told, recap, tell
 
-__all__ = ["AUTHOR", "Spent", "Started", "Turns"]
+__all__ = ["AUTHOR", "Spent", "Turns"]
 
 AUTHOR: Final = "chat"
 """Who decides, in the records: whoever sits at it."""
@@ -38,49 +42,22 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int
 
 
-class Started:
-    """An `Observer` that says when a run begins to be driven: from then on it can be followed."""
-
-    def __init__(self) -> None:
-        self._awaited: dict[str, asyncio.Event] = {}
-
-    @contextmanager
-    def expecting(self, ref: str) -> Iterator[asyncio.Event]:
-        """Set when that run begins."""
-        begun = self._awaited[ref] = asyncio.Event()
-        try:
-            yield begun
-        finally:
-            del self._awaited[ref]
-
-    async def observe(self, event: Event) -> None:
-        """Take one event."""
-        if isinstance(event, RunStarted) and event.run_id in self._awaited:
-            self._awaited[event.run_id].set()
-
-
 class Turns:
     """Runs the turns of a chat, one after the other.
 
-    Args:
-        started: an observer of ``runtime``.
-
     Attributes:
         spent: what each turn of this session has used, by its run; the newest one last.
-        unsettled: what the newest turn waits for to be settled, where it does.
     """
 
-    def __init__(
-        self, runtime: Runtime, agent: Agent[Any], front: Front, interrupts: Interrupts, started: Started
-    ) -> None:
-        self._runtime, self._agent, self._front = runtime, agent, front
-        self._interrupts, self._started = interrupts, started
+    def __init__(self, runtime: Runtime, agent: Agent[Any], front: Front, interrupts: Interrupts) -> None:
+        self._runtime, self._agent, self._front, self._interrupts = runtime, agent, front, interrupts
+        self._typed = agent.output is not None  # its text is not for people: its value is told
         self._text = ""
-        self._seen: tuple[str, str] | None = None  # a run, and the id of its newest event that was told
-        self.spent: dict[str, Spent] = {}
+        self._seen: dict[str, str] = {}  # by run, the id of its newest event that was told
+        self._recaps: dict[str, list[Told]] = {}  # by unfinished run, what of it the person was shown
         self._failed = False
         self._waits: set[str] = set()  # the turns that were left for a person
-        self.unsettled: UnsettledError | None = None
+        self.spent: dict[str, Spent] = {}
 
     @property
     def failed(self) -> bool:
@@ -112,18 +89,19 @@ class Turns:
         for at, line in enumerate(error_lines(error)):
             self._front.labelled("" if at else "error", line, style="red")
 
+    def recap(self, view: RunView) -> None:
+        """Show an unfinished turn as far as it is stored."""
+        self._recaps.pop(view.run_id, None)
+        self._tell_stored(view)
+
     # -- private
 
     async def _whole(self, ref: str, work: Coroutine[Any, Any, RunResult[Any]]) -> RunResult[Any] | None:
         """Have a turn go on to its end, or until it is stopped, and tell what it came to."""
-        self.unsettled = None
         try:
             result = await self._stoppable(ref, work)
         except RunCancelled:
             self._front.labelled("stopped", "this turn was cancelled", style="red")
-        except UnsettledError as error:
-            self.unsettled = error
-            self.tell_error(error)
         except AgentLoopError as error:
             self.tell_error(error)
         else:
@@ -174,49 +152,47 @@ class Turns:
 
     async def _say(self, ref: str, text: str, conversation: str) -> RunResult[Any]:
         await self._runtime.submit(self._agent, text, conversation=conversation, run_id=ref)
-        await self._tell(ref)
-        return await self._runtime.result(ref, self._agent)
+        return await self._told(ref, self._runtime.follow(ref))
 
     async def _go_on(self, ref: str, decisions: Mapping[str, Decision] | None) -> RunResult[Any]:
-        with self._started.expecting(ref) as begun:
-            resuming = asyncio.create_task(self._runtime.resume(ref, self._agent, decisions=decisions))
-            resuming.add_done_callback(retrieve)
-            begins = asyncio.create_task(begun.wait())
-            try:
-                await asyncio.wait({resuming, begins}, return_when=asyncio.FIRST_COMPLETED)
-                if begun.is_set():
-                    await self._tell(ref)
-                return await resuming
-            except asyncio.CancelledError:
-                resuming.cancel()
-                raise
-            finally:
-                begins.cancel()
-                await asyncio.wait({resuming, begins})
+        view = await self._runtime.view(ref)
+        await self._runtime.take_up(ref, self._agent, decisions=decisions)
+        events = self._runtime.follow(ref, after=self._seen.get(ref))
+        if events.missed:
+            self._tell_stored(view)
+        return await self._told(ref, events)
 
-    async def _tell(self, ref: str) -> None:
-        """Tell a run's events until it has left off.
+    async def _told(self, ref: str, events: Follower) -> RunResult[Any]:
+        """What a run has come to, or waits for, once its events are told."""
+        with suppress(AgentLoopError):  # the result raises it too, once nobody is at the run any more
+            async for event in events:
+                self._seen[ref] = event.event_id
+                self._tell_event(ref, event)
+        try:
+            return await self._runtime.result(ref, self._agent)
+        except UnsettledError:  # once it is settled, its events are not kept any more
+            self._recaps[ref] = recap(await self._runtime.view(ref), texts=not self._typed)
+            raise
 
-        Raises:
-            AgentLoopError: what ended the run.
-        """
-        after = self._seen[1] if self._seen is not None and self._seen[0] == ref else None
-        async for event in self._runtime.follow(ref, after=after):
-            self._seen = (ref, event.event_id)
-            self._tell_event(ref, event)
+    def _tell_stored(self, view: RunView) -> None:
+        """Show what of a turn is stored and was not shown yet."""
+        told, before = recap(view, texts=not self._typed), self._recaps.get(view.run_id, [])
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(told, before, strict=False)))
+        for one in told[same:]:
+            tell(self._front, one)
+        self._recaps[view.run_id] = told
 
     def _tell_event(self, ref: str, event: Event) -> None:
-        typed = self._agent.output is not None  # its text is not for people: its value is told
         match event:
             case ModelStart():
                 self._text = ""
                 self._front.begin()
             case TextPreview():
                 self._text = self._text[: event.offset] + event.text
-                if not typed:
+                if not self._typed:
                     self._front.preview(self._text)
             case ModelEnd(status="success"):
-                self._front.stands("" if typed else self._text)
+                self._front.stands("" if self._typed else self._text)
             case ModelEnd():
                 self._front.withdrawn()
                 notice(self._front, event)

@@ -7,24 +7,20 @@ from typing import Any, Final
 
 from ...agent import Agent
 from ...decisions import Answer, Approve, Decision, Deny, WaitingCall
-from ...delegation import DELEGATE
-from ...errors import AgentLoopError, InputError, UnsettledError
+from ...errors import AgentLoopError, InputError
 from ...messages import ToolResult
 from ...runtime import Runtime
 from ...unsettled import Unsettled
 from ..inert import clean
 from .front import Front
-from .left import LeftTurn, left_turns
-from .slash import choice_of
+from .left import LeftTurn, conversation_row, left_turn
+from .slash import choice_of, read_slash, said
 from .turns import AUTHOR, Turns
 
 __all__ = ["Unfinished"]
 
 _EXPLAINED: Final = ("no", "done", "failed")
 """What more may be said after: whoever types more after another word does not mean that."""
-
-_RECOVERED: Final = ("repeat", "lookup")
-"""How a tool's lost call is recovered without a person."""
 
 
 class Unfinished:
@@ -39,11 +35,14 @@ class Unfinished:
         Raises:
             EOFError: the person leaves. PersistenceError, RestoreError: the store failed.
         """
-        while (left := (await left_turns(self._runtime)).get(conversation)) is not None:
+        while (left := await self._left(conversation)) is not None:
             self._front.labelled("turn", left.words, style="cyan")
             if not await self._step(left):
-                return (await left_turns(self._runtime)).get(conversation) is None
+                return await self._left(conversation) is None
         return True
+
+    async def _left(self, conversation: str) -> LeftTurn | None:
+        return await left_turn(self._runtime, self._agent, await conversation_row(self._runtime, conversation))
 
     async def _step(self, left: LeftTurn) -> bool:
         """One choice of the person; False where the turn is left as it is."""
@@ -71,27 +70,21 @@ class Unfinished:
         decisions: dict[str, Decision] = {}
         for call in left.waiting:
             self._show_call("approve?" if call.kind == "approval" else "answer?", call.tool, call.arguments)
-            word = await self._decide_call(call, decisions)
-            if word == "discard":
-                return await self._turns.discard(left.ref)
-            if word == "later":
-                if decisions:  # what was said of the calls before is kept; the turn waits for the others
+            decided = await self._decide_call(call)
+            if isinstance(decided, str):
+                if decided == "later" and decisions:  # what was said of the calls before is kept
                     await self._turns.go_on(left.ref, decisions)
-                return False
+                return await self._do(left, decided)
+            decisions[call.ref] = decided
         return await self._do(left, "continue", decisions)
 
-    async def _decide_call(self, call: WaitingCall, decisions: dict[str, Decision]) -> str:
-        """Add what is decided about a call; returns ``later`` or ``discard`` where nothing is."""
+    async def _decide_call(self, call: WaitingCall) -> Decision | str:
+        """What is decided about a call; ``later`` or ``discard`` where nothing is."""
         while True:
             try:
-                decided = await (self._approval() if call.kind == "approval" else self._answer())
+                return await (self._approval() if call.kind == "approval" else self._answer())
             except InputError as error:
                 self._turns.tell_error(error)
-                continue
-            if isinstance(decided, str):
-                return decided
-            decisions[call.ref] = decided
-            return ""
 
     async def _approval(self) -> Decision | str:
         words = ("yes", "no", "later", "discard")
@@ -104,10 +97,10 @@ class Unfinished:
         """The result of an external call: any text, or one of four words after a slash."""
         while True:
             line = await self._front.read("its result, or /error TEXT, /deny REASON, /later, /discard: ")
-            if not line.startswith("/") or line.startswith("//"):
-                if not line.strip():
-                    continue
-                return Answer(result=line[1:] if line.startswith("//") else line, author=AUTHOR)
+            if read_slash(line) is None:
+                if line.strip():
+                    return Answer(result=said(line), author=AUTHOR)
+                continue
             choice = choice_of(line[1:], ("error", "deny", "later", "discard"))
             if choice is None:
                 continue
@@ -121,8 +114,8 @@ class Unfinished:
     async def _settle(self, left: LeftTurn) -> bool:
         for item in left.unsettled:
             if item.kind == "send":
-                said = "a request that may have been answered, and charged for; asking again sends another one"
-                self._front.labelled("unknown", said, style="red")
+                words = "a request that may have been answered, and charged for; asking again sends another one"
+                self._front.labelled("unknown", words, style="red")
             else:
                 self._show_call("unknown", item.tool or "", item.arguments or "")
         word, _ = await self._choice("again (ask once more), discard or later? ", ("again", "discard", "later"))
@@ -132,31 +125,12 @@ class Unfinished:
             for item in left.unsettled:
                 if item.kind == "send":
                     await self._runtime.settle_send(item.ref, item.effect_id, author=AUTHOR)
-            for item in self._asked(left.unsettled):
-                if not await self._settle_call(item):
+                elif not await self._settle_call(item):
                     return False
         except AgentLoopError as error:
             self._turns.tell_error(error)
             return False
         return await self._do(left, "continue")
-
-    def _asked(self, items: Sequence[Unsettled]) -> list[Unsettled]:
-        """The calls that a person settles: not those that their tools recover, unless that came to nothing."""
-        found = []
-        for item in items:
-            tool = self._agent.toolset.get(item.tool or "")
-            by_itself = tool is not None and (tool.kind == DELEGATE or tool.policy.recovery_kind in _RECOVERED)
-            if item.kind == "call" and not item.rerun and (not by_itself or self._insisted(item)):
-                found.append(item)
-        return found
-
-    def _insisted(self, item: Unsettled) -> bool:
-        error: BaseException | None = self._turns.unsettled
-        while isinstance(error, UnsettledError):
-            if error.ref == item.ref and error.below is None and f"{item.exchange}.{item.position}" in error.calls:
-                return True
-            error = error.__cause__
-        return False
 
     async def _settle_call(self, item: Unsettled) -> bool:
         """Have a person say what became of a call; False is later."""

@@ -23,7 +23,9 @@ from ...limits import WebLimits
 from ...messages import TextPart, ToolResult
 from ...runtime import Runtime
 from ...sinks import Follower
-from ...views import CallView, RunView
+from ...unfinished import to_settle
+from ...unsettled import Unsettled
+from ...views import RunView
 from ...windows import RunInput
 from .attendance import Attendance, ClientGonePolicy
 from .body import read_body
@@ -31,7 +33,7 @@ from .listing import ConversationItem, Listing
 from .places import Places
 from .problem import Problem
 from .sse import SSEStream
-from .turn import TurnView, UnsettledOf, needs_person, turn_view
+from .turn import TurnView, turn_view, unsettled_item
 from .user import Auth, User
 
 __all__ = ["Cuttable", "Service", "Settlement"]
@@ -244,17 +246,18 @@ class Service:
             Problem: 400, a call is missing or is none. 409, nothing is unsettled. Otherwise as `decide`.
         """
         self.require_open()
-        ref = user.run(conversation, turn)
-        view = await self.turn(user, conversation, turn)
-        if view.state != "unsettled":
-            raise Problem(409, "not_unsettled", f"turn: expected one that is unsettled, got one that is {view.state}")
-        asked = {item.id for item in view.unsettled if item.kind == "call"}
+        view = await self.runtime.view(user.run(conversation, turn))
+        state = (await self._turn(view, conversation, turn)).state
+        if state != "unsettled":
+            raise Problem(409, "not_unsettled", f"turn: expected one that is unsettled, got one that is {state}")
+        items = {unsettled_item(item, view.run_id).id: item for item in await self._to_settle(view)}
+        asked = {name for name, item in items.items() if item.kind == "call"}
         if asked != calls.keys():
             message = f"calls: expected what became of {sorted(asked) or 'no call'}, got {len(calls)} others or fewer"
             raise Problem(400, "bad_request", message)
         bound = self.agent(view.agent).limits.feedback_bytes
-        for item in view.unsettled:
-            await self._settle(user, ref, item, calls.get(item.id), feedback_bytes=bound)
+        for name, item in items.items():
+            await self._settle(user, item, calls.get(name), feedback_bytes=bound)
         return await self._take_up(user, conversation, turn, None)
 
     async def discard(self, user: User, conversation: str, turn: str) -> TurnView:
@@ -399,10 +402,10 @@ class Service:
     async def _turn(self, view: RunView, conversation: str, turn: str) -> TurnView:
         live = self.runtime.is_live(view.run_id)
         agent = self.agents.get(view.agent)
-        unsettled: list[UnsettledOf] = []
+        unsettled: Sequence[Unsettled] = ()
         waiting: Sequence[WaitingCall] = ()
         if view.state == "unfinished" and not live:
-            unsettled = [item async for item in self._unsettled(view)]
+            unsettled = await self._to_settle(view)
             if any(call.state == "waiting" for call in view.calls):
                 waiting = await self._waiting(view.run_id)
         return turn_view(
@@ -418,36 +421,12 @@ class Service:
             _log.info("run %s left off: %s", ref, type(error).__name__)
             return ()
 
-    async def _unsettled(self, view: RunView, path: str = "") -> AsyncIterator[UnsettledOf]:
-        """What a person has to settle of a run, and of those that agents do for its calls that wait."""
-        for item in needs_person(view, self._recovers(view.agent), path=path):
-            yield item
-        for call in view.calls:
-            if call.waits_for_child and call.effect_id is not None:
-                child = await self._known(call.effect_id)
-                if child is not None and child.state == "unfinished":
-                    async for item in self._unsettled(child, f"{path}{call.exchange}.{call.position}/"):
-                        yield item
+    async def _to_settle(self, view: RunView) -> Sequence[Unsettled]:
+        return await to_settle(view, self.agents.get(view.agent), self.runtime.view)
 
-    def _recovers(self, agent: str) -> Callable[[CallView], bool]:
-        """Whether a call of an agent's is recovered without a person: it is repeated, or was not looked up yet."""
-        served = self.agents.get(agent)
-
-        def settles(call: CallView) -> bool:
-            tool = None if served is None else served.toolset.get(call.tool)
-            kind = "none" if tool is None else tool.policy.recovery_kind
-            return kind == "repeat" or (kind == "lookup" and call.state == "started")
-
-        return settles
-
-    async def _settle(
-        self, user: User, ref: str, item: UnsettledOf, said: Settlement | None, *, feedback_bytes: int
-    ) -> None:
-        path = item.id.rpartition("/")[0] if item.kind == "call" else ""
-        run = f"{ref}/{path}" if path else ref
+    async def _settle(self, user: User, item: Unsettled, said: Settlement | None, *, feedback_bytes: int) -> None:
         if item.kind == "send":
-            assert item.attempt_id is not None, "a send has an attempt"
-            await self.runtime.settle_send(run, item.attempt_id, author=user.name)
+            await self.runtime.settle_send(item.ref, item.effect_id, author=user.name)
             return
         assert said is not None, "each call was named"
         assert item.exchange is not None, "a call has a place"
@@ -456,7 +435,7 @@ class Service:
         if said.outcome != "not_done":
             result = ToolResult.ok(said.text) if said.outcome == "done" else ToolResult.error(said.text)
         await self.runtime.settle_call(
-            run, item.exchange, item.position, author=user.name, result=result, feedback_bytes=feedback_bytes
+            item.ref, item.exchange, item.position, author=user.name, result=result, feedback_bytes=feedback_bytes
         )
 
     async def _take_up(

@@ -5,7 +5,7 @@ It holds no instructions, no digests and nothing of other users; ids are the cli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from ...agent import Agent
 from ...decisions import WaitingCall
 from ...messages import Usage
+from ...unsettled import Unsettled
 from ...views import AttemptView, CallView, RunView
 
 __all__ = [
@@ -25,8 +26,8 @@ __all__ = [
     "UnsettledOf",
     "Used",
     "WaitingOf",
-    "needs_person",
     "turn_view",
+    "unsettled_item",
 ]
 
 State = Literal["running", "elsewhere", "waiting", "unsettled", "paused", "ended"]
@@ -173,7 +174,7 @@ def turn_view(
     agent: Agent[Any] | None,
     live: bool,
     waiting: Sequence[WaitingCall] = (),
-    unsettled: Sequence[UnsettledOf] = (),
+    unsettled: Sequence[Unsettled] = (),
 ) -> TurnView:
     """A run as a turn.
 
@@ -207,7 +208,7 @@ def turn_view(
         said=tuple(_said(view)),
         attempts=tuple(map(_attempt, view.attempts)),
         waiting=tuple(_waiting(item, view.run_id) for item in waiting) if state == "waiting" else (),
-        unsettled=tuple(unsettled) if state == "unsettled" else (),
+        unsettled=tuple(unsettled_item(item, view.run_id) for item in unsettled) if state == "unsettled" else (),
         usage=view.usage,
         budget=Budget(
             model_calls=Used(view.model_calls, None if limits is None else limits.max_model_calls),
@@ -219,26 +220,20 @@ def turn_view(
     )
 
 
-def needs_person(view: RunView, settles: Callable[[CallView], bool], *, path: str = "") -> Iterable[UnsettledOf]:
-    """What of a run that goes on nowhere a person has to say what became of it.
-
-    Args:
-        settles: whether a call that was under way is recovered without a person.
-        path: places of the calls that led to the run, each with a slash behind it.
-    """
-    for attempt in view.attempts:
-        if attempt.state == "open":
-            yield UnsettledOf(id=attempt.attempt_id, kind="send", attempt_id=attempt.attempt_id)
-    for call in view.calls:
-        if call.feedback is None and call.state in ("started", "unknown") and not call.rerun and not settles(call):
-            yield UnsettledOf(
-                id=f"{path}{call.exchange}.{call.position}",
-                kind="call",
-                exchange=call.exchange,
-                position=call.position,
-                tool=call.tool,
-                arguments=call.arguments,
-            )
+def unsettled_item(item: Unsettled, run_id: str) -> UnsettledOf:
+    """An effect that a person has to settle, of a run or of one below it."""
+    if item.kind == "send":
+        return UnsettledOf(id=item.effect_id, kind="send", attempt_id=item.effect_id)
+    path = item.ref.removeprefix(run_id).removeprefix("/")
+    place = f"{item.exchange}.{item.position}"
+    return UnsettledOf(
+        id=f"{path}/{place}" if path else place,
+        kind="call",
+        exchange=item.exchange,
+        position=item.position,
+        tool=item.tool,
+        arguments=item.arguments,
+    )
 
 
 def _said(view: RunView) -> Iterable[Said]:

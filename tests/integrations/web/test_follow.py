@@ -223,6 +223,59 @@ async def test_an_idempotent_call_whose_process_died_needs_no_person_but_one_who
     assert runs == 2
 
 
+async def test_what_is_unknown_of_an_agent_that_another_one_asked_is_settled_with_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runs_module, "CLOSE_SECONDS", 0.01)
+    begun = asyncio.Event()
+
+    @al.tool
+    async def send_mail(to: str) -> str:
+        """Send mail."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "sent"
+
+    @al.tool(idempotent=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    helper = al.Agent(name="helper", tools=[send_mail, look], limits=al.LoopLimits(max_parallel_tools=1))
+    ask = al.delegate(helper, name="ask", description="Ask.", tools=["send_mail", "look"])
+    ground, agent = Ground(None), al.Agent(name="a", tools=[ask])
+    script = [reply(calls=[call("ask", task="t")]), reply(calls=[call("send_mail", to="Ann"), call("look")])]
+    first = ScriptedProvider(script)
+    async with ground.mortal(first, **DEAD) as (runtime, medium), serving(runtime, agent, limits=QUICK) as client:
+        await client.begin()
+        await begun.wait()
+        medium.dead.set()
+    ground.clock.advance(31)
+    gate = Gate()
+    again = ScriptedProvider([gate(reply("lost"))])
+    async with ground.mortal(again, **DEAD) as (runtime, medium), serving(runtime, agent, limits=QUICK) as client:
+        turn = await client.turn()
+        assert turn["state"] == "unsettled"
+        assert [(item["id"], item["tool"]) for item in turn["unsettled"]] == [("0.0/0.0", "send_mail")]
+        said = {"0.0/0.0": {"outcome": "done", "text": "it was sent"}}
+        path = "/api/conversations/c/turns/t/settle"
+        status, _ = await client.ask("POST", path, {"choice": "ask_again", "calls": said})
+        assert status == 200
+        await gate.asked.wait()
+        medium.dead.set()
+    ground.clock.advance(31)
+    last = ScriptedProvider([reply("Sent and seen."), reply("Done.")])
+    async with ground.runtime(last) as runtime, serving(runtime, agent) as client:
+        turn = await client.turn()
+        assert turn["state"] == "unsettled"
+        assert [(item["kind"], item["attempt_id"]) for item in turn["unsettled"]] == [("send", again.attempts[0])]
+        status, _ = await client.ask("POST", path, {"choice": "ask_again"})
+        assert status == 200
+        assert (await client.events())[-1]["turn"]["outcome"] == "completed"
+    feedback = [item.text for item in last.requests[0].exchanges[0].feedback]
+    assert feedback == ["it was sent", "seen"]
+
+
 async def test_a_turn_of_another_process_is_shown_as_it_grows_and_followed_when_it_comes_here() -> None:
     ground, gate = Ground(None), Gate()
     script = [reply("First. ", calls=[call("nothing")]), gate(reply("Last."))]
