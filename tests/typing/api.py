@@ -8,8 +8,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict, assert_never, assert_type
 
 import msgspec
+from aiohttp import web
 
 import agentloop as al
+from agentloop.integrations.metrics import PrometheusMetrics
+from agentloop.integrations.web import SERVICE, Service, WebLimits, chat_app, sse_response
 from agentloop.runner import (
     Collector,
     Fragment,
@@ -23,6 +26,7 @@ from agentloop.runner import (
     Structured,
     Transport,
 )
+from agentloop.views import RunView
 
 
 class Notes:
@@ -466,3 +470,24 @@ async def a_workflow_gives_what_it_is_said_to(runtime: al.Runtime, provider: al.
     by_hand = al.Engine(model_runtime=runtime.runner())
     assert_type(await by_hand.run(step), bytes)
     return assert_type(await fork.run(Article(topic="tides")), int)
+
+
+async def a_backend_takes_what_it_is_said_to(
+    runtime: al.Runtime, request: web.Request, exchange: al.ModelExchange
+) -> None:
+    async def auth(request: web.Request) -> str | None:
+        return request.headers.get("X-User")
+
+    metrics = PrometheusMetrics()
+    app = chat_app(runtime, [assistant], auth=auth, deps=len, limits=WebLimits(runs=3), metrics=metrics)
+    assert_type(app, web.Application)
+    assert_type(app[SERVICE], Service)
+    chat_app(runtime, (assistant,), auth=None, client_gone="detach", page=True, origins=["https://a.example"])
+    chat_app(runtime, [assistant])  # type: ignore[call-arg]  # who may ask must be said
+    chat_app(runtime, [assistant], auth=None, client_gone="stay")  # type: ignore[arg-type]
+    async with runtime.start(assistant, "x", history=(exchange,)) as run:
+        assert_type(await sse_response(request, run), web.StreamResponse)
+    assert_type(await sse_response(request, runtime.follow("r")), web.StreamResponse)
+    assert_type(await runtime.view("r"), RunView)
+    assert_type(await runtime.turns("c"), list[RunView])
+    await runtime.take_up("r", assistant, decisions={"ref": al.Approve()})
