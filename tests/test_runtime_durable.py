@@ -601,7 +601,7 @@ async def test_a_durable_runtime_remembers_no_more_than_is_needed(
             await runtime.run(AGENT, "go")
         book = runtime._store.book
         assert len(runtime._runs.live) == 4
-        assert (len(book._turns), len(book._origins), book._room.origins) == (3, 3, 3)
+        assert (len(book._turns), len(book._origins), len(book._rooms._of)) == (3, 3, 3)
         assert runtime._store._leases == {}
         assert runtime._store._gate._held == runtime._runs._gate._held == {}
         assert (await runtime.result("r0")).text == "0"
@@ -612,19 +612,24 @@ async def test_a_durable_runtime_remembers_no_more_than_is_needed(
     assert len(provider.requests) == 21
 
 
-async def test_what_rests_makes_room_for_what_runs(ground: Ground) -> None:
+async def test_on_a_medium_each_conversation_and_each_run_of_none_has_room_of_its_own(ground: Ground) -> None:
     """(R112)"""
     limits = al.BookLimits(origins=2)
-    async with ground.runtime(ScriptedProvider([reply(f"{at}") for at in range(6)]), limits=limits) as runtime:
-        for at in range(6):
-            assert (await runtime.run(AGENT, "go", run_id=f"r{at}")).text == f"{at}"
-    slow = Blocked(reply("x"), reply("y"))
+    slow = Blocked(*(reply(f"{at}") for at in range(6)))
     async with ground.runtime(slow.provider, limits=limits) as runtime:
-        await runtime.submit(AGENT, "go")
-        await runtime.submit(AGENT, "go")
-        with pytest.raises(al.LimitExceeded, match="origins"):
-            await runtime.run(AGENT, "go")
+        refs = [await runtime.submit(AGENT, "go") for _ in range(3)]
+        refs += [await runtime.submit(AGENT, "go", conversation=name) for name in "abc"]
         slow.go.set()
+        for ref in refs:
+            await runtime.result(ref)
+    script = ScriptedProvider([reply("second")])
+    async with ground.runtime(script, limits=limits) as runtime:
+        assert (await runtime.run(AGENT, "go", conversation="a")).text == "second"
+        with pytest.raises(al.LimitExceeded, match="origins: allowed 2, got at least 3"):
+            await runtime.run(AGENT, "go", conversation="a")
+        book = runtime._store.book
+        assert [room.origins for room in book._rooms._of.values()] == [2]
+        assert book.size == sum(room.size for room in book._rooms._of.values())
 
 
 # -- between the claim of a call and the beginning of its tool

@@ -59,6 +59,6 @@ def answer_of(scope: Scope, slot: Slot, result: ToolResult, room: int) -> Answer
     if cut is result or cut.status != "ok":
         return Answer(ToolFeedback.of(slot.call.id, cut), None if cut is result else False, None)
     text = result.text
-    kept = scope.store.book.has_room_for_output(len(text.encode()))
+    kept = scope.store.book.has_room_for_output(len(text.encode()), scope.conversation, scope.run_id)
     cut = cut_result(result, room, note=_KEPT if kept else LONGEST_NOTE)
     return Answer(ToolFeedback.of(slot.call.id, cut), kept, text if kept else None)

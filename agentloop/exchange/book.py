@@ -100,7 +100,7 @@ class Book(Steering, Waiting):
         if context is not None:
             self.past(conversation, continues, messages).without(context)
         encoded = self._encoded_origin(messages, options, tools, context)
-        self._room.check(encoded.size, origins=1)
+        self._room_of(conversation, run_id).check(encoded.size, origins=1)
         before = None if continues is None else continues.digest
         opened = OriginOpened(
             run_id=run_id,
@@ -203,7 +203,8 @@ class Book(Steering, Waiting):
             rule = "an attempt that is under way" if known is None else "the reply that it brought before"
             raise ConflictError(f"attempt {receipt.invocation_id!r}", f"expected {rule}")
         self._check_head(turn)
-        self._room.check(len(self.encoded(reply)) + reserve * len(reply.calls), exchanges=1)
+        room = self._room_of(turn.opened.conversation, turn.run_id)
+        room.check(len(self.encoded(reply)) + reserve * len(reply.calls), exchanges=1)
         ended = SendEnded(
             run_id=turn.run_id,
             attempt_id=receipt.invocation_id,

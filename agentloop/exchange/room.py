@@ -7,11 +7,13 @@ import msgspec
 from ..errors import LimitExceeded
 from ..limits import STORE_EXCHANGES, STORE_ITEM_BYTES, STORE_ORIGINS, STORE_TOTAL_BYTES, check_count
 
-__all__ = ["BookLimits", "Room"]
+__all__ = ["BookLimits", "Room", "Rooms"]
 
 
 class BookLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ceilings of one book (R112); they never relax a provider's limits (R113).
+    """Ceilings of a store in memory; or of one conversation, or one run of none, on a durable one (R112).
+
+    They never relax a provider's limits (R113).
 
     Attributes:
         origins, exchanges: how many. total_bytes: of all. item_bytes: one origin, or one exchange
@@ -78,6 +80,62 @@ class Room:
         self.size += size
         self.origins += origins
         self.exchanges += exchanges
+
+
+class Rooms:
+    """The room of a book: one for all it holds, or one for each conversation, and each run of none.
+
+    Attributes:
+        size: bytes held in all.
+    """
+
+    __slots__ = ("_all", "_limits", "_of", "size")
+
+    def __init__(self, limits: BookLimits) -> None:
+        self._limits, self._all = limits, Room(limits)
+        self._of: dict[tuple[str | None, str | None], Room] = {}
+        self.size = 0
+
+    def of(self, conversation: str | None, run_id: str, *, apart: bool) -> Room:
+        """What the facts of a run are counted in, to be looked at.
+
+        Args:
+            apart: whether its conversation has room of its own.
+        """
+        if not apart:
+            return self._all
+        return self._of.get(_key(conversation, run_id)) or Room(self._limits)
+
+    def add(
+        self,
+        size: int,
+        conversation: str | None,
+        run_id: str,
+        *,
+        apart: bool,
+        origins: int = 0,
+        exchanges: int = 0,
+        output: int = 0,
+    ) -> None:
+        """Count what was installed of a run; negative numbers for what was dropped.
+
+        Args:
+            size: bytes of all but texts of outputs. output: bytes of those.
+        """
+        key = _key(conversation, run_id)
+        room = self._of.get(key) if apart else self._all
+        if room is None:
+            room = self._of[key] = Room(self._limits)
+        room.add(size, origins=origins, exchanges=exchanges)
+        if output:
+            room.add_output(output)
+        self.size += size + output
+        if apart and not room.origins:
+            del self._of[key]
+
+
+def _key(conversation: str | None, run_id: str) -> tuple[str | None, str | None]:
+    return conversation, run_id if conversation is None else None
 
 
 def _check(limit: str, allowed: int, got: int) -> None:

@@ -44,7 +44,7 @@ from .facts import (
     StopAsked,
 )
 from .history import History
-from .room import BookLimits, Room
+from .room import BookLimits, Room, Rooms
 from .turn import Conversation, Entry, Turn
 
 __all__ = ["State"]
@@ -57,12 +57,13 @@ class State:
 
     Attributes:
         holds_outputs: whether the full texts of outputs stay in this process, and so take room here; they
-            do in a store in memory. Said before there is any.
+            do in a store in memory. Where they do not, each conversation has room of its own, as it is only held
+            while it is in use. Said before there is anything.
     """
 
     def __init__(self, *, limits: BookLimits | None = None) -> None:
         self.holds_outputs = True
-        self._room = Room(limits or BookLimits())
+        self._rooms = Rooms(limits or BookLimits())
         self._turns: dict[str, Turn] = {}
         self._origins: dict[str, Turn] = {}
         self._conversations: dict[str, Conversation] = {}
@@ -76,11 +77,11 @@ class State:
     @property
     def size(self) -> int:
         """Bytes of all origins, replies, feedback and full texts of outputs held."""
-        return self._room.size
+        return self._rooms.size
 
-    def has_room_for_output(self, size: int) -> bool:
-        """Whether the full text of an output can be kept, of so many bytes."""
-        return self._room.takes_output(size, held=self.holds_outputs)
+    def has_room_for_output(self, size: int, conversation: str | None, run_id: str) -> bool:
+        """Whether the full text of an output of a run can be kept, of so many bytes."""
+        return self._room_of(conversation, run_id).takes_output(size, held=self.holds_outputs)
 
     def has_run(self, run_id: str) -> bool:
         """Whether a run, or a branch, of that id is held."""
@@ -274,9 +275,8 @@ class State:
             turn = self._turns.pop(run_id, None)
             if turn is not None:
                 del self._origins[turn.opened.origin_id]
-                self._room.add(-turn.size, origins=-1, exchanges=-len(turn.entries))
-                if self.holds_outputs:
-                    self._room.add_output(-turn.kept)
+                kept = turn.kept if self.holds_outputs else 0
+                self._count(turn, -turn.size, origins=-1, exchanges=-len(turn.entries), output=-kept)
                 if turn.opened.conversation is not None:
                     self._conversations.pop(turn.opened.conversation, None)
 
@@ -287,6 +287,21 @@ class State:
         return self._newest[1]
 
     # -- private
+
+    def _room_of(self, conversation: str | None, run_id: str) -> Room:
+        """What a run is counted in."""
+        return self._rooms.of(conversation, run_id, apart=not self.holds_outputs)
+
+    def _count(self, turn: Turn, size: int, *, origins: int = 0, exchanges: int = 0, output: int = 0) -> None:
+        self._rooms.add(
+            size,
+            turn.opened.conversation,
+            turn.run_id,
+            apart=not self.holds_outputs,
+            origins=origins,
+            exchanges=exchanges,
+            output=output,
+        )
 
     def _encoded_origin(
         self,
@@ -311,7 +326,7 @@ class State:
         own_size = sum(encoded.sizes) + encoded.context_size
         turn = Turn(fact, past, own_size=own_size, frame_size=encoded.frame.size)
         self._turns[fact.run_id] = self._origins[fact.origin_id] = turn
-        self._room.add(turn.size, origins=1)
+        self._count(turn, turn.size, origins=1)
         if fact.conversation is not None:
             conversation = self._conversations.setdefault(fact.conversation, Conversation(fact.conversation))
             conversation.live = fact.run_id
@@ -345,7 +360,7 @@ class State:
         turn.model_calls, turn.tool_calls, turn.usage = fact.model_calls, fact.tool_calls, fact.usage
         turn.closed = RunClosed(run_id=fact.run_id, outcome=fact.outcome, reason=fact.reason, at_ms=fact.ended_at_ms)
         self._turns[fact.run_id] = self._origins[fact.origin_id] = turn
-        self._room.add(0, origins=1)
+        self._count(turn, 0, origins=1)
         if fact.conversation is not None:
             conversation = self._conversations.setdefault(fact.conversation, Conversation(fact.conversation))
             conversation.runs.append(fact.run_id)
@@ -399,7 +414,7 @@ class State:
         turn.entries.append(entry)
         turn.ended, turn.refused = None, ()
         turn.size += entry.size
-        self._room.add(entry.size, exchanges=1)
+        self._count(turn, entry.size, exchanges=1)
         for slot in entry.slots:
             asked = (slot.call.name, slot.call.arguments.text)
             turn.equal_calls[asked] = turn.equal_calls.get(asked, 0) + 1
@@ -411,7 +426,7 @@ class State:
         encoded = self.encoded(fact.message)
         turn.steers.add(fact.message, encoded)
         turn.size += len(encoded)
-        self._room.add(len(encoded))
+        self._count(turn, len(encoded))
 
     def _install_slot(self, fact: SlotMoved) -> None:
         turn = self._turns[fact.run_id]
@@ -443,7 +458,7 @@ class State:
         added = len(slot.encoded)
         entry.size += added
         turn.size += added
-        self._room.add(added)
+        self._count(turn, added)
         entry.unanswered -= 1
         if not entry.unanswered:
             self._complete(turn, entry)
@@ -453,7 +468,7 @@ class State:
         turn.entries[fact.exchange].slots[fact.position].kept = fact.size
         turn.kept += fact.size
         if self.holds_outputs:
-            self._room.add_output(fact.size)
+            self._count(turn, 0, output=fact.size)
 
     def _complete(self, turn: Turn, entry: Entry) -> None:
         feedback = tuple(slot.feedback for slot in entry.slots if slot.feedback is not None)

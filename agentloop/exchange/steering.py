@@ -36,7 +36,7 @@ class Steering(Recovery):
             raise ConflictError(f"run {turn.run_id!r}", rule)
         if turn.stopping:
             raise ConflictError(f"run {turn.run_id!r}", "expected a run that was not asked to stop")
-        self._room.check(len(self.encoded(message)))
+        self._room_of(turn.opened.conversation, turn.run_id).check(len(self.encoded(message)))
         return (Steered(run_id=turn.run_id, message=message, author=author, at_ms=at_ms),)
 
     def ask_stop(self, turn: Turn, *, author: str | None, at_ms: int) -> tuple[Fact, ...]:

@@ -22,7 +22,6 @@ from ..errors import (
     AdmissionError,
     AgentLoopError,
     ConflictError,
-    LimitExceeded,
     LostError,
     NotOwnerError,
     PersistenceError,
@@ -103,7 +102,7 @@ class Store:
         """
         async with self._gate(self._family(run_id)):
             self._check()
-            facts = self._facts(step)
+            facts = tuple(step(self.book))
             if facts:
                 await self._append(facts)
             return facts
@@ -156,7 +155,7 @@ class Store:
                 if turn.closed is None:
                     if check is not None:
                         check(turn)
-                    facts = self._facts(lambda book: book.lose_slots(turn, at_ms=at_ms))
+                    facts = tuple(self.book.lose_slots(turn, at_ms=at_ms))
                     if facts:
                         await self._append(facts)
                 else:
@@ -367,7 +366,7 @@ class Store:
                 if tries == _TRIES:
                     raise
                 continue
-            facts = self._facts(step)
+            facts = tuple(step(self.book))
             if not facts:
                 return False
             try:
@@ -400,14 +399,6 @@ class Store:
                 await self._give_up_or_say(run_id)
             raise
         self.book.install(facts)
-
-    def _facts(self, step: Step) -> tuple[Fact, ...]:
-        try:
-            return tuple(step(self.book))
-        except LimitExceeded:
-            if not self._unload(keep=0):
-                raise
-        return tuple(step(self.book))
 
     async def _write(self, write: Callable[[], Awaitable[None]], what: str) -> None:
         """Await one write; stop writing when it does not end well, since what it did is unknown."""
@@ -563,17 +554,16 @@ class Store:
         self._resting.pop(family, None)
         if self.durable and self._runs(family) and not self._in_use(family):
             self._resting[family] = None
-            self._unload(keep=_KEPT_FAMILIES)
+            self._unload()
 
-    def _unload(self, *, keep: int) -> bool:
-        """Drop the state of families at rest but the newest; say whether there was one."""
-        over = len(self._resting) - keep
+    def _unload(self) -> None:
+        """Drop the state of families at rest but the newest."""
+        over = len(self._resting) - _KEPT_FAMILIES
         oldest = [family for family in self._resting if not self._gate.busy(family)][: max(0, over)]
         for family in oldest:
             del self._resting[family]
             if not self._in_use(family):
                 self.book.unload(list(self._runs(family)))
-        return bool(oldest)
 
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
         """Await one read; a medium that fails in a way of its own is a `PersistenceError`."""

@@ -14,6 +14,7 @@ import agentloop as al
 from agentloop.effects import Scope, ToolPool, answer_call, send
 from agentloop.effects.tool_call import execute
 from agentloop.exchange import Fact, OutputKept, SlotMoved
+from agentloop.exchange.room import Rooms
 from agentloop.messages import TextContent, ToolResult
 from agentloop.persistence import MemoryBackend
 from agentloop.testing import call, reply
@@ -53,7 +54,7 @@ async def answered(*calls: Any, backend: Any = None, limits: Any = None, **optio
     """A scope whose calls were answered, in order."""
     stage = Stage([reply(calls=calls)], tools=TOOLS, backend=backend, **options)
     if limits is not None:
-        stage.store.book._room._limits = limits
+        stage.store.book._rooms = Rooms(limits)
     scope = await stage.open()
     await send(scope)
     for position in range(len(calls)):

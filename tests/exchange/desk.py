@@ -146,7 +146,8 @@ def picture(book: Book) -> Any:
     """All that a book holds, as values that compare by content."""
     turns = [_turn(book.turn(run)) for run in sorted(book._turns)]
     conversations = [(c.name, c.head, c.live, tuple(c.runs)) for _, c in sorted(book._conversations.items())]
-    room = (book.size, book._room.origins, book._room.exchanges, book._room.outputs)
+    rooms = [book._rooms._all, *book._rooms._of.values()]
+    room = (book.size, *(sum(getattr(one, name) for one in rooms) for name in ("origins", "exchanges", "outputs")))
     return turns, conversations, sorted(book._origins), room
 
 

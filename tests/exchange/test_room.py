@@ -153,7 +153,7 @@ def test_a_store_with_more_room_leaves_the_request_limit_as_it_is() -> None:
 
 
 def kept(book: Book, size: int) -> bool:
-    return book.has_room_for_output(size)
+    return book.has_room_for_output(size, "c", "r1")
 
 
 def test_a_full_text_is_kept_up_to_the_ceiling_of_one_item_and_to_8_mib() -> None:
