@@ -323,14 +323,15 @@ class WebLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What a chat backend takes from its clients.
 
     Attributes:
-        body_bytes: of one request's body. body_seconds: in which it must have arrived.
-        runs, runs_a_user: turns that go on at the same time, in all and for one user.
-        streams, streams_a_user: event streams that are open, in all and for one user.
-        keep_alive_seconds: of silence before a stream carries a comment.
-        write_seconds: how long a client may take no byte of its stream before it is cut off; what it has not
+        body_bytes: of one request's body (2 MiB); 413. body_seconds: in which it must have arrived (10); 408.
+        runs, runs_a_user: turns that go on at the same time, in all (512) and for one user (8); 429. A turn that waits
+            for a person takes no place.
+        streams, streams_a_user: event streams that are open, in all (4,096) and for one user (32); 429.
+        keep_alive_seconds: of silence before a stream carries a comment (15).
+        write_seconds: how long a client may take no byte of its stream before it is cut off (30); what it has not
             read it gets when it comes back.
-        gone_seconds: how long nobody may follow a turn before it is cancelled, where `chat_app` shall cancel.
-        drain_seconds: how long a shutdown waits for turns that go on.
+        gone_seconds: how long nobody may follow a turn before it is cancelled, where `chat_app` shall cancel (10).
+        drain_seconds: how long a shutdown waits for turns that go on (20).
 
     Raises:
         InputError: a value outside its range, by name.

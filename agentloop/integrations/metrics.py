@@ -24,16 +24,28 @@ _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST"
 
 
 class PrometheusMetrics:
-    """Counts what happens.
+    """Counts what happens. As an observer it sees runs, from `chat_app` requests, streams and turns.
+
+    Times are in seconds; labels are in brackets.
+
+        agentloop_runs_total, agentloop_run_seconds             [outcome], each time that it ends or is left
+        agentloop_model_calls_total                             [status, code]
+        agentloop_model_call_seconds                            [status]
+        agentloop_first_preview_seconds                         from the start of a model call to its first text
+        agentloop_tokens_total                                  [kind] input, output
+        agentloop_withdrawn_previews_total
+        agentloop_tool_calls_total, agentloop_tool_seconds      [tool, slot], [tool]
+        agentloop_http_requests_total                           [route, method, status]
+        agentloop_http_streams, agentloop_turns                 open and going on at the moment
 
     Args:
         registry: a ``prometheus_client.CollectorRegistry``; None makes one of its own.
 
     Attributes:
-        registry: where the counters are.
+        registry: where the counters are. content_type: of `text`.
 
     Raises:
-        InputError: the package is not installed.
+        InputError: the package is not installed. ValueError: the registry has such counters already.
     """
 
     def __init__(self, registry: Any = None) -> None:

@@ -244,8 +244,9 @@ async def sse_response(
     """Answer a request with events as they come: a run in its block, `Runtime.follow`, or any other source.
 
     Each event is ``id: <event id>`` and ``data: <encode_event>``. An error of ours that ends the events is sent as an
-    event named ``error``, with `error_info` as its data. When the client goes, reading stops and the answer is
-    returned: inside ``async with runtime.start(…) as run`` that cancels the run, and what was submitted goes on.
+    event named ``error``, with `error_info` as its data. ``Last-Event-ID`` is not read: hand in `Runtime.follow` with
+    it as ``after``. When the client goes, reading stops and the answer is returned: inside
+    ``async with runtime.start(…) as run`` that cancels the run, and what was submitted goes on.
 
     Args:
         events: read in this task. keep_alive, write_seconds, headers: as of `SSEStream`.

@@ -143,7 +143,17 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     """One turn.
 
     Attributes:
-        outcome: how it ended, None before that. reason: the word that goes with it.
+        id, conversation: as the client named them. agent: the name of whose turn it is.
+        state: ``running``: it goes on here. ``elsewhere``: another process owns it. ``waiting``: calls wait for a
+            person. ``unsettled``: nobody knows what became of an effect. ``paused``: it was left unfinished, and may
+            go on. ``ended``: see its outcome.
+        outcome: how it ended, as a run does, or ``failed`` or ``cancelled``; None before that.
+        reason: the word that goes with it.
+        opened_at_ms, ended_at_ms: milliseconds since 1970; None where it has not ended.
+        said: what the person said, the first of it at its beginning. attempts: its model calls, oldest first.
+        waiting: calls to decide about, in the state ``waiting``. unsettled: what to settle, in that state.
+        usage: tokens of all model calls, None where none were reported.
+        budget: what of the agent's limits is used; a limit is None where there is none.
         seconds_left: of the lease of another process, in the state ``elsewhere``.
         redacted: its texts were removed.
     """

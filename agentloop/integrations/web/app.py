@@ -30,7 +30,7 @@ __all__ = ["SERVICE", "chat_app"]
 _log = logging.getLogger("agentloop.web")
 
 SERVICE: Final = web.AppKey("agentloop_service", Service)
-"""Under which the application has its `Service`."""
+"""Under which the application has its `Service`, as ``app[SERVICE]``: to drain it while it still listens, say."""
 
 _begun: ContextVar[bool] = ContextVar("agentloop_begun", default=False)  # whether a part of an answer is sent
 
@@ -70,15 +70,19 @@ def chat_app(
 
     Args:
         agents: served under their names; the first one where a client names none.
-        auth: says who sends a request (`Auth`). It must be given: None says that everybody is the same user.
-        limits: what clients may take; see `WebLimits`.
-        client_gone: ``detach``: a turn goes on when nobody follows it (the default on a durable store).
-            ``cancel``: it is cancelled after ``limits.gone_seconds``.
-        deps: makes what tools are given as ``ctx.deps``, of the user's name.
+        auth: says who sends a request (`Auth`), for each but those for the page's files, health and metrics. It must be
+            given: None says that everybody is the same user, ``anyone``.
+        limits: what clients may take; see `WebLimits`, whose defaults None has.
+        client_gone: ``detach``: a turn goes on when nobody follows its events (the default on a durable store).
+            ``cancel``: it is cancelled after ``limits.gone_seconds`` (the default in memory).
+        deps: makes what tools are given as ``ctx.deps``, of the user's name. It is called, and not awaited, when a turn
+            begins or goes on; None gives None.
         metrics: counts answers, and is served without ``auth``: keep ``/metrics`` from the outside. Give it to the
             runtime as an observer too.
-        origins: pages of other sites that may use it, as ``https://app.example``; none may by default.
-        hosts: names by which it may be reached; ``()`` is any.
+        page: whether ``/`` is the page. It sends cookies and HTTP Basic, and no token.
+        origins: pages of other sites that may use it, as ``https://app.example``; none may by default. A page is this
+            server's own where its origin has the request's ``Host``, with the port.
+        hosts: names by which it may be reached, without a port; ``()`` is any, others are answered with 421.
         ui_reset_step: whether clients at ``/ui/chat`` know ``reset-step``, as the package ``ai`` does from 7.0.70 on.
 
     Raises:
