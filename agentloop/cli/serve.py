@@ -34,7 +34,7 @@ __all__ = ["add_parser", "password_auth", "run"]
 
 _PORT: Final = 8080
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
-_USER: Final = "person"
+_USER: Final = "anyone"  # the same as without a password, so that conversations stay where one comes to be
 _REALM: Final = {"WWW-Authenticate": 'Basic realm="agentloop", charset="UTF-8"'}
 
 

@@ -139,7 +139,7 @@ async def test_a_password_is_asked_for_by_browsers_and_taken_as_a_token(replay_s
                 assert response.headers["WWW-Authenticate"].startswith("Basic ")
         for value in (f"Basic {basic}", f"Bearer {PASSWORD}"):
             status, session = await client.ask("GET", "/api/session", headers={"Authorization": value})
-            assert (status, session["user"]) == (200, "person")
+            assert (status, session["user"]) == (200, "anyone")
 
 
 async def test_without_a_password_no_foreign_name_leads_to_it(replay_server: ReplayServer) -> None:

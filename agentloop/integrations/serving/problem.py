@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +16,7 @@ from ...errors import (
     LimitExceeded,
     LostError,
     ModelPending,
+    NotOwnerError,
     OutcomeError,
     PersistenceError,
     RestoreError,
@@ -22,6 +24,9 @@ from ...errors import (
 )
 
 __all__ = ["Problem", "problem_of"]
+
+_KEY: Final = re.compile(r"\b[0-9a-f]{32}\.(?=[\w-])")
+"""What the stored names of a user's things begin with, which no client knows."""
 
 
 class Problem(Exception):
@@ -59,11 +64,13 @@ class Problem(Exception):
 def problem_of(error: AgentLoopError) -> Problem:
     """An error of the runtime as its client is told."""
     info = error_info(error)
-    message = str(error)
+    message = _KEY.sub("", str(error))
     facts = {} if info.limit is None else {"limit": info.limit}
     match error:
         case LostError():
-            return Problem(404, "not_found", "expected something that is kept, got an id of nothing")
+            return Problem(404, "not_found", "expected the ids of a conversation and a turn that are kept, got others")
+        case NotOwnerError():
+            return Problem(409, info.code, message, retry_after=error.seconds_left)
         case ConflictError() | UnsettledError() | RestoreError() | OutcomeError() | ModelPending():
             return Problem(409, info.code, message, facts=facts)
         case LimitExceeded():

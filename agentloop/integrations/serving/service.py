@@ -34,7 +34,7 @@ from .places import Places
 from .problem import Problem
 from .sse import SSEStream
 from .turn import TurnView, turn_view, unsettled_item
-from .user import Auth, User
+from .user import ANYONE, Auth, User
 
 __all__ = ["Cuttable", "Service", "Settlement"]
 
@@ -129,12 +129,16 @@ class Service:
             Problem: 401, it is nobody known.
         """
         if self._auth is None:
-            return User.of("anyone")
+            return User.of(ANYONE)
         name = await self._auth(request)
         if name is None:
             headers = {"WWW-Authenticate": "Bearer"}
             raise Problem(401, "unauthorized", "expected a request of a known user, got another", headers=headers)
-        return User.of(name)
+        try:
+            return User.of(name)
+        except InputError as error:  # no fault of the client
+            _log.error("auth: %s", error)
+            raise Problem(500, "error", "the server could not answer; its log says why") from error
 
     async def read_body(self, request: web.Request) -> bytes:
         """The body of a request, within the limits; see `read_body`."""
@@ -233,7 +237,16 @@ class Service:
         return await self._take_up(user, conversation, turn, decisions)
 
     async def resume(self, user: User, conversation: str, turn: str) -> TurnView:
-        """Have a turn go on that was left unfinished. Raises as `decide`."""
+        """Have a turn go on that was left unfinished, with nothing unknown; one that goes on already is told.
+
+        Raises:
+            Problem: 409, it waits for a person, or has ended, or goes on elsewhere. Otherwise as `decide`.
+        """
+        view = await self.turn(user, conversation, turn)
+        if view.state == "running":
+            return view
+        if view.state != "paused":
+            raise Problem(409, "not_paused", f"turn: expected one that is paused, got one that is {view.state}")
         return await self._take_up(user, conversation, turn, None)
 
     async def ask_again(self, user: User, conversation: str, turn: str, calls: Mapping[str, Settlement]) -> TurnView:
@@ -253,7 +266,9 @@ class Service:
         items = {unsettled_item(item, view.run_id).id: item for item in await self._to_settle(view)}
         asked = {name for name, item in items.items() if item.kind == "call"}
         if asked != calls.keys():
-            message = f"calls: expected what became of {sorted(asked) or 'no call'}, got {len(calls)} others or fewer"
+            names = ", ".join(sorted(asked)) or "none, as no call is unsettled"
+            these, others = len(asked & calls.keys()), len(calls.keys() - asked)
+            message = f"calls: expected exactly {names}; got {these} of these and {others} others"
             raise Problem(400, "bad_request", message)
         bound = self.agent(view.agent).limits.feedback_bytes
         for name, item in items.items():

@@ -244,7 +244,7 @@ async def sse_response(
     """Answer a request with events as they come: a run in its block, `Runtime.follow`, or any other source.
 
     Each event is ``id: <event id>`` and ``data: <encode_event>``. An error of ours that ends the events is sent as an
-    event named ``error``, with `error_info` as its data. ``Last-Event-ID`` is not read: hand in `Runtime.follow` with
+    event named ``problem``, with `error_info` as its data. ``Last-Event-ID`` is not read: hand in `Runtime.follow` with
     it as ``after``. When the client goes, reading stops and the answer is returned: inside
     ``async with runtime.start(…) as run`` that cancels the run, and what was submitted goes on.
 
@@ -263,5 +263,5 @@ async def sse_response(
                 async for event in source:
                     await stream.send(event_frame(event))
         except AgentLoopError as error:
-            await stream.send(data_frame(msgspec.json.encode(error_info(error)), event="error"))
+            await stream.send(data_frame(msgspec.json.encode(error_info(error)), event="problem"))
     return stream.response

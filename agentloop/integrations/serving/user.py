@@ -18,12 +18,15 @@ from ...admission import digest_bytes
 from ...limits import check_name
 from .problem import Problem
 
-__all__ = ["Auth", "ID_RULE", "User", "check_id"]
+__all__ = ["ANYONE", "Auth", "ID_RULE", "User", "check_id"]
 
 Auth = Callable[[web.Request], Awaitable[str | None]]
 """Says who sends a request: the user's id, 1 to 128 characters, or None where it is nobody known (401).
 
 It is awaited for each request. What else it gives is answered with 400, and what it raises with 500."""
+
+ANYONE: Final = "anyone"
+"""The one user where nobody is asked who they are."""
 
 ID_RULE: Final = "1 to 40 of A-Z a-z 0-9 _ -"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")

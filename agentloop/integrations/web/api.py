@@ -141,7 +141,7 @@ class _Api:
                 try:
                     await tell_turn(self._service, user, conversation, turn, JsonTeller(stream), follower)
                 except AgentLoopError as error:  # the turn was forgotten meanwhile, or the store stopped
-                    await stream.send(data_frame(problem_of(error).body(), event="error"))
+                    await stream.send(data_frame(problem_of(error).body(), event="problem"))
         return stream.response
 
     async def decide(self, request: web.Request) -> web.Response:

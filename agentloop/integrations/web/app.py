@@ -151,10 +151,9 @@ def _answering(allowed: Origins, metrics: PrometheusMetrics | None) -> Any:
             allowed.check(request)
             preflight = allowed.preflight(request)
             return await handler(request) if preflight is None else preflight
-        except web.HTTPMovedPermanently:
-            raise
         except Exception as error:
-            if _begun.get():  # the connection ends, and so the client knows
+            redirects = isinstance(error, web.HTTPException) and error.status < 400  # of the page, or of ``auth``
+            if redirects or _begun.get():  # the connection ends, and so the client knows
                 raise
             return _answer(_problem(request, error))
 
@@ -175,8 +174,8 @@ def _problem(request: web.Request, error: Exception) -> Problem:
             return error
         case AgentLoopError():
             return problem_of(error)
-        case web.HTTPException():  # aiohttp's own: no such route, no such method
-            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        case web.HTTPException():  # of ``auth``, or aiohttp's own: no such route, no such method
+            headers = {name: value for name, value in error.headers.items() if not name.startswith("Content-")}
             return Problem(error.status, "http", error.reason, headers=headers)
         case _:
             _log.error("%s %s: %s", request.method, request.rel_url.path, type(error).__name__, exc_info=error)

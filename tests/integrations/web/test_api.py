@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -318,3 +319,30 @@ async def test_bodies_are_bounded_in_size_time_type_and_form() -> None:
             assert await raw(client, body) == (400, "bad_request")
         deep = b'{"id":' + b"[" * 100 + b"]" * 100 + b"}"
         assert await raw(client, deep) == (400, "bad_request")
+
+
+async def test_only_a_turn_that_is_paused_is_resumed() -> None:
+    gate = Gate()
+    script = [gate(reply(calls=[call("pay", to="Ann")]))]
+    async with al.Runtime(ScriptedProvider(script)) as runtime, serving(runtime, AGENT) as client:
+        await client.begin()
+        path = "/api/conversations/c/turns/t"
+        status, turn = await client.ask("POST", f"{path}/resume")
+        assert (status, turn["state"]) == (200, "running")
+        gate.open.set()
+        await client.events()
+        status, refused = await client.ask("POST", f"{path}/resume")
+        assert (status, refused["error"]["code"]) == (409, "not_paused")
+        assert (await client.turn())["state"] == "waiting"
+        await client.ask("POST", f"{path}/cancel")
+        assert (await client.ask("POST", f"{path}/resume"))[0] == 409
+
+
+async def test_an_error_tells_a_client_its_own_ids_only() -> None:
+    gate = Gate()
+    async with al.Runtime(ScriptedProvider([gate(reply("x"))])) as runtime, serving(runtime, AGENT) as client:
+        await client.begin()
+        _, refused = await client.ask("POST", "/api/conversations/c/turns", {"id": "u", "text": "x"})
+        assert "'c'" in refused["error"]["message"]
+        assert re.search("[0-9a-f]{32}", refused["error"]["message"]) is None
+        gate.open.set()

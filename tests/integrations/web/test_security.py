@@ -144,14 +144,6 @@ async def test_who_is_nobody_known_gets_nothing(method: str, path: str) -> None:
         assert (status, answer["error"]["code"]) == (401, "unauthorized")
 
 
-async def test_a_name_of_a_user_that_cannot_be_is_refused() -> None:
-    async with (
-        al.Runtime(ScriptedProvider([])) as runtime,
-        serving(runtime, AGENT, auth=by_header, user="x" * 129) as client,
-    ):
-        assert (await client.ask("GET", "/api/session"))[0] == 400
-
-
 async def test_an_auth_that_fails_lets_nobody_in_and_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def broken_auth(_: web.Request) -> str | None:
         raise RuntimeError("the key is 4711")
@@ -259,3 +251,28 @@ async def test_an_event_id_that_is_text_of_another_kind_is_a_400(value: str) -> 
         await client.events()
         answer: Any = await client.ask("GET", "/api/conversations/c/turns/t/events", headers={"Last-Event-ID": value})
         assert answer[0] == 400
+
+
+async def test_an_auth_that_sends_elsewhere_or_refuses_does_so_in_its_own_words() -> None:
+    async def auth(request: web.Request) -> str | None:
+        if request.method == "GET":
+            raise web.HTTPFound("/login")
+        raise web.HTTPForbidden(headers={"X-Why": "closed"})
+
+    async with al.Runtime(ScriptedProvider([])) as runtime, serving(runtime, AGENT, auth=auth) as client:
+        async with client.session.get(client.url + "/api/session", allow_redirects=False) as response:
+            assert (response.status, response.headers["Location"]) == (302, "/login")
+        async with client.session.delete(client.url + "/api/conversations/c") as response:
+            assert (response.status, response.headers["X-Why"]) == (403, "closed")
+            assert (await response.json())["error"]["code"] == "http"
+
+
+@pytest.mark.parametrize("name", ["", 5, "x" * 129])
+async def test_a_user_that_cannot_be_is_a_fault_of_the_server(name: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def auth(_: web.Request) -> str | None:
+        return name  # type: ignore[no-any-return]
+
+    async with al.Runtime(ScriptedProvider([])) as runtime, serving(runtime, AGENT, auth=auth) as client:
+        status, answer = await client.ask("GET", "/api/session")
+        assert (status, answer["error"]["code"]) == (500, "error")
+    assert "auth: user" in caplog.text

@@ -132,7 +132,7 @@ async def test_an_error_of_ours_is_the_last_event_and_tells_no_text() -> None:
 
         async with answering(handler) as (session, url), session.get(url) as response:
             events = [event async for event in frames(response)]
-    assert events[-1]["_event"] == "error"
+    assert events[-1]["_event"] == "problem"
     assert (events[-1]["kind"], events[-1]["may_have_been_processed"]) == ("ConnectionLost", True)
     assert "secret" not in str(events)
 

@@ -147,7 +147,7 @@ async function readOnce({ open, onMessage, onOpen, signal, stallMs, world }) {
       unwatch();
       unwatch = world.watch(stallMs, give);
       for (const event of decoder.feed(text.decode(value, { stream: true }))) {
-        if (event.type === "error") return false; // coming back is answered with what went wrong
+        if (event.type === "problem") return false; // coming back is answered with what went wrong
         if (onMessage(read(event.data), event.id)) {
           cut.abort();
           return true;

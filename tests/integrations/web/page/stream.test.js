@@ -109,7 +109,7 @@ test("a refusal that another attempt would not change is raised", async () => {
 });
 
 test("a stream that names an error is cut, and is asked for again", async () => {
-  const { asked, got } = await read([{ pieces: ['id: r:1\ndata: {"n":1}\n\nevent: error\ndata: {"error":{}}\n\n'] }, { pieces: ['data: {"type":"end"}\n\n'] }]);
+  const { asked, got } = await read([{ pieces: ['id: r:1\ndata: {"n":1}\n\nevent: problem\ndata: {"error":{}}\n\n'] }, { pieces: ['data: {"type":"end"}\n\n'] }]);
   assert.deepEqual(asked, [null, "r:1"]);
   assert.deepEqual(got.map(([n]) => n), [1, "end"]);
 });
