@@ -2,6 +2,7 @@
 
 import { argumentsBlock, outputBlock } from "./arguments.js";
 import { h, icon, setText } from "./dom.js";
+import { withUnseen } from "./unseen.js";
 import { callWords, grouped, seconds } from "./words.js";
 
 export class CallView {
@@ -56,5 +57,5 @@ export class CallView {
 }
 
 function oneLine(text) {
-  return (text ?? "").slice(0, 400).replace(/\s+/g, " ");
+  return withUnseen((text ?? "").slice(0, 400).replace(/[ \n\t]+/g, " "));
 }
