@@ -141,7 +141,9 @@ async def crash_in_mid_answer(stage: Stage) -> None:
     await stage.shows("unsettled")
     await expect(stage.of("unsettled")).to_be_visible()
     await expect(stage.of("composer")).to_be_disabled()
-    await expect(stage.of("turn")).to_contain_text("it was not confirmed")
+    await expect(stage.of("withdrawn")).to_contain_text("was taken back")
+    await expect(stage.page.get_by_test_id("answer")).to_have_count(0)
+    await expect(stage.of("turn")).not_to_contain_text("One")
     await stage.page.reload()
     await stage.shows("unsettled")
     assert stage.model.asked == 1  # nothing is sent before the person chooses

@@ -158,10 +158,10 @@ class AttemptView {
   }
 
   #nodes() {
-    const { state, text, refusal, missing, reasoning, calls } = this.#attempt;
+    const { state, text, refusal, missing, reasoning, withdrawn, calls } = this.#attempt;
     const nodes = [];
     if (reasoning) nodes.push(this.#reasoningNode());
-    if (state === "failed" || state === "abandoned") nodes.push(this.#withdrawnNode());
+    if ((withdrawn && state !== "replied") || state === "failed" || state === "abandoned") nodes.push(this.#withdrawnNode());
     if (missing) nodes.push(h("p", { class: "muted small" }, "The beginning of this preview is not kept any more; it is shown when the answer is complete."));
     if (text) {
       const growing = state === "open" && this.#running;
