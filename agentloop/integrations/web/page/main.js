@@ -86,6 +86,10 @@ function tellerFor(id) {
       announce(view);
       void readList();
     }),
+    kept: () => {
+      showNote("A message in another conversation was not sent. It is kept there.");
+      void readList();
+    },
     refused: here((text) => {
       if (open.turns.size === 0) conversations = conversations.filter((item) => !(item.local && item.id === id));
       showAll();
@@ -97,10 +101,11 @@ function tellerFor(id) {
 
 /** A text that was under way when the page was left: shown with its turn, or given back to be sent again. */
 function recover() {
-  const kept = outbox.sending;
-  if (!kept || !open || kept.conversation !== open.id || !open.loaded) return;
+  if (!open?.loaded) return;
+  const kept = outbox.sending(open.id);
+  if (!kept) return;
   if (open.turns.has(kept.id)) {
-    if (open.turns.get(kept.id).state !== "sending") outbox.sending = null;
+    if (open.turns.get(kept.id).state !== "sending") outbox.dropSending(kept);
   } else if (!composer.text) composer.text = kept.text;
 }
 
@@ -252,6 +257,12 @@ function showError(error, what) {
   if (what === "send" && error.retryAfterMs) composer.holdOff(error.retryAfterMs);
 }
 
+function showNote(words) {
+  const cross = h("button", { type: "button", class: "quiet round", "aria-label": "Dismiss", onclick: hideError }, icon("cross"));
+  $("alert").replaceChildren(h("p", {}, words), cross);
+  $("alert").hidden = false;
+}
+
 function hideError() {
   $("alert").hidden = true;
 }
@@ -266,7 +277,7 @@ function readList() {
     .conversations()
     .then((answer) => {
       const known = new Set(answer.conversations.map((item) => item.id));
-      const own = conversations.filter((item) => item.local && !known.has(item.id) && item.id === open?.id);
+      const own = conversations.filter((item) => item.local && !known.has(item.id) && (item.id === open?.id || outbox.draft(item.id) || outbox.sending(item.id)));
       conversations = [...own, ...answer.conversations];
       if (lost && !open?.busy) showLost(false);
       showHead();
