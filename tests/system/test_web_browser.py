@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.system.web_page_stage import Stage, chromium
 
@@ -100,6 +101,58 @@ async def test_a_call_shows_its_exact_arguments_and_runs_once_when_it_is_approve
     await stage.completed("Done.")
     assert stage.server.mails() == ["Ann: Hi <b>Ann</b>, 1.0"]
     assert (stage.model.asked, stage.noise) == (2, [])
+
+
+async def test_an_approval_hides_nothing_of_what_would_run(stage: Stage) -> None:
+    end = "x" * 9_000 + "END"
+    arguments = f'{{"to": "ann", "body": "pay \u202e000001\u202c \u200b \u05d0\u05d1", "cc": "\u05d2", "more": "{end}"}}'
+    ask = await stage.send("Greet Ann.")
+    await ask.call("send_mail", arguments)
+    await stage.shows("waiting")
+    shown = stage.of("approval")
+    for _ in range(2):
+        text = await shown.get_by_test_id("arguments").inner_text()
+        assert "pay \\u202e000001\\u202c \\u200b \u05d0\u05d1" in text
+        assert json.loads(text) == json.loads(arguments)
+        await shown.get_by_test_id("exact").click()
+    await expect(shown.get_by_test_id("unseen")).to_contain_text("3 characters")
+    hidden = "part => part.scrollHeight - part.clientHeight"
+    assert await shown.get_by_test_id("arguments").evaluate(hidden) <= 0
+    await shown.get_by_test_id("deny").click()
+    await (await stage.model.ask()).answer("As you wish.")
+    await stage.completed("As you wish.")
+    assert (stage.server.mails(), stage.noise) == ([], [])
+
+
+async def test_a_double_click_sends_once_cancels_nothing_and_leaves_the_focus_in_place(stage: Stage) -> None:
+    await stage.of("composer").fill("Count.")
+    await stage.of("send").dblclick()
+    ask = await stage.model.ask()
+    await ask.answer("One.")
+    await stage.completed("One.")
+    await expect(stage.of("composer")).to_be_focused()
+    again = await stage.send("Greet Ann.")
+    await again.call("send_mail", '{"to": "Ann", "body": "Hi"}')
+    await stage.shows("waiting")
+    await expect(stage.page.get_by_role("region", name="Waiting for you")).to_be_focused()
+    await stage.of("approve").dblclick()
+    await (await stage.model.ask()).answer("Done.")
+    await stage.completed("Done.")
+    assert (stage.server.mails(), stage.model.asked, stage.noise) == (["Ann: Hi"], 3, [])
+
+
+async def test_a_turn_that_is_cancelled_while_its_text_is_under_way_ends_cancelled(stage: Stage) -> None:
+    async def late(route: Route) -> None:
+        if route.request.method == "POST":
+            await asyncio.sleep(0.5)
+        await route.continue_()
+
+    await stage.page.route("**/turns", late)
+    await stage.of("composer").fill("Count.")
+    await stage.of("send").click()
+    await stage.of("cancel").click()
+    await stage.shows("ended", "cancelled")
+    assert stage.noise == []
 
 
 async def test_a_call_that_is_denied_does_not_run_and_the_model_reads_why(stage: Stage) -> None:

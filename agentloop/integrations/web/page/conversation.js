@@ -225,6 +225,10 @@ export class Conversation {
       this.missing = false;
       this.loaded = true;
       this.#told.connection("open");
+      if (cancelled.signal.aborted && turn.state === "running") {
+        this.#put({ ...this.#viewOf(turn), cancelling: true });
+        if (await this.act(turn.id, "cancel")) return;
+      }
       this.#take(turn);
     } catch (error) {
       this.#outbox.dropSending(entry);
@@ -248,10 +252,14 @@ export class Conversation {
     this.#told.refused(entry.text);
   }
 
-  /** Cancels the turn that runs, or stops sending. */
+  /** Cancels the turn that runs. One whose text is under way is not sent again, and is cancelled once it has arrived. */
   async cancel() {
-    if (this.#sending) return this.#sending.abort();
     const view = this.newest;
+    if (this.#sending) {
+      this.#sending.abort();
+      if (view?.state === "sending") this.#put({ ...view, cancelling: true });
+      return;
+    }
     if (view?.state !== "running") return;
     this.#put({ ...view, cancelling: true });
     if (!(await this.act(view.id, "cancel"))) {

@@ -13,6 +13,7 @@ import { blockedBy, errorWords, outcomeWords } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const LIST_AGAIN_MS = 4000;
+const LISTED = 200; // more than that the server lists in no case
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 
 const api = createApi({ fetch: (...request) => fetch(...request) });
@@ -38,6 +39,7 @@ const composer = new Composer({
   reason: $("reason"),
   onSend: send,
   onCancel: () => open?.cancel(),
+  onLeft: () => requestAnimationFrame(keepFocus), // by then the turn is drawn
   onDraft: (text) => outbox.keepDraft(open?.id, text),
 });
 
@@ -274,11 +276,12 @@ let reading = null;
 /** Reads the list; a second call while one is under way waits for that. */
 function readList() {
   reading ??= api
-    .conversations()
+    .conversations(LISTED)
     .then((answer) => {
       const known = new Set(answer.conversations.map((item) => item.id));
       const own = conversations.filter((item) => item.local && !known.has(item.id) && (item.id === open?.id || outbox.draft(item.id) || outbox.sending(item.id)));
       conversations = [...own, ...answer.conversations];
+      $("list-cut").hidden = answer.conversations.length < LISTED;
       if (lost && !open?.busy) showLost(false);
       showHead();
       showList();
@@ -313,6 +316,8 @@ async function remove(item) {
     if (error.status !== 404) return showError(error, "delete");
   }
   outbox.keepDraft(item.id, "");
+  const kept = outbox.sending(item.id);
+  if (kept) outbox.dropSending(kept);
   conversations = conversations.filter((other) => other.id !== item.id);
   if (open?.id === item.id) go(null);
   else showList();
@@ -331,6 +336,14 @@ addEventListener("hashchange", () => {
   if (idInAddress() !== (open?.id ?? null)) openConversation(idInAddress());
   focusComposer();
 });
+
+/** Where a person goes on who had the focus in the message field: there, or at what the turn asks. */
+function keepFocus() {
+  if (document.activeElement !== document.body && !document.activeElement?.disabled) return;
+  const asked = $("turns").lastElementChild?.querySelector(".panel");
+  if ($("text").disabled) (asked ?? $("log")).focus({ preventScroll: true });
+  else focusComposer();
+}
 
 /** To the message field; not where that would bring up a keyboard on the screen. */
 function focusComposer() {

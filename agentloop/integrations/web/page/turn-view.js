@@ -113,10 +113,11 @@ export class TurnView {
 
   /** What goes on while nothing is to be seen of it, or null. */
   #workingWords() {
-    const { state, notice, attempts, ending, lost } = this.#view;
+    const { state, notice, attempts, ending, lost, cancelling } = this.#view;
+    if (state === "sending" && cancelling) return "Cancelling…";
     if (state === "sending") return lost ? "No answer yet. Trying again…" : "Sending…";
     if (state !== "running" || ending) return null;
-    if (this.#view.cancelling) return "Cancelling…";
+    if (cancelling) return "Cancelling…";
     if (notice) return `The model could not be asked (${notice.code}). Asking again in ${seconds(notice.delay_ms)}…`;
     const newest = attempts.at(-1);
     const calls = newest?.calls.filter((call) => call.state === "started") ?? [];

@@ -126,6 +126,21 @@ test("the same text after a sending that was stopped has the same id, and anothe
   assert.notEqual(other.asked[0][2].id, first.asked[0][2].id);
 });
 
+test("a turn that is cancelled while its text is under way is cancelled once it has arrived", async () => {
+  let arrive = () => {};
+  const { conversation, asked, told } = open(
+    { begin: () => new Promise((resolve) => (arrive = resolve)), cancel: () => turn(asked[0][2].id, "ended", { outcome: "cancelled" }) },
+    { begun: false },
+  );
+  const sending = conversation.send("hello", "clerk");
+  await conversation.cancel();
+  assert.equal(conversation.newest.cancelling, true);
+  arrive(turn(asked[0][2].id, "running"));
+  await sending;
+  assert.deepEqual(asked.map(([name]) => name), ["begin", "cancel"]);
+  assert.deepEqual([conversation.newest.outcome, told.refused], ["cancelled", []]);
+});
+
 test("a text that is refused is given back, and the error is told", async () => {
   const { conversation, told } = open(
     {
