@@ -104,20 +104,19 @@ async def test_a_call_shows_its_exact_arguments_and_runs_once_when_it_is_approve
 
 
 async def test_an_approval_hides_nothing_of_what_would_run(stage: Stage) -> None:
-    end = "x" * 9_000 + "END"
-    arguments = f'{{"to": "ann", "body": "pay \u202e000001\u202c \u200b \u05d0\u05d1", "cc": "\u05d2", "more": "{end}"}}'
+    body = "pay \u202e000001\u202c \u200b \u05d0\u05d1 " + "x" * 9_000
     ask = await stage.send("Greet Ann.")
-    await ask.call("send_mail", arguments)
+    await ask.call("send_mail", json.dumps({"to": "\u05d2", "body": body}, ensure_ascii=False))
     await stage.shows("waiting")
     shown = stage.of("approval")
+    arguments = shown.get_by_test_id("arguments")
     for _ in range(2):
-        text = await shown.get_by_test_id("arguments").inner_text()
-        assert "pay \\u202e000001\\u202c \\u200b \u05d0\u05d1" in text
-        assert json.loads(text) == json.loads(arguments)
+        text = await arguments.inner_text()
+        assert "pay \\u202e000001\\u202c \\u200b \u05d0\u05d1 xx" in text
+        assert json.loads(text) == {"to": "\u05d2", "body": body}
+        assert await arguments.evaluate("part => part.scrollHeight - part.clientHeight") <= 0
         await shown.get_by_test_id("exact").click()
     await expect(shown.get_by_test_id("unseen")).to_contain_text("3 characters")
-    hidden = "part => part.scrollHeight - part.clientHeight"
-    assert await shown.get_by_test_id("arguments").evaluate(hidden) <= 0
     await shown.get_by_test_id("deny").click()
     await (await stage.model.ask()).answer("As you wish.")
     await stage.completed("As you wish.")
