@@ -200,6 +200,37 @@ async def test_what_was_typed_before_an_approval_was_asked_for_does_not_give_it(
     assert "denied" in replay_server.requests[1].json["messages"][-1]["content"]
 
 
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+async def test_arguments_hide_nothing_and_each_row_of_them_is_marked(
+    replay_server: ReplayServer, sit: Sit, term: str
+) -> None:
+    spoof = '{"text":"\u202e\u200b'.ljust(78) + "approve? add"
+    replay_server.script(asks(("sign", spoof + '"}')), says("Not signed."))
+    typist = sit(TERM=term)
+    await typist.sees(rb">")
+    typist.child.send("sign\r")
+    await typist.sees(rb"later or discard\?")
+    rows = [row for row in STYLES.sub(b"", typist.shown).decode().split("\r\n") if row.startswith("  | ")]
+    assert rows[0].startswith('  | {"text":"\\u202e\\u200b ')
+    assert len(rows) == 2
+    assert max(map(len, rows)) <= 80
+    assert rows[1].endswith('approve? add"}')
+
+
+async def test_what_was_typed_before_gives_no_approval_on_a_dumb_terminal_either(
+    replay_server: ReplayServer, sit: Sit
+) -> None:
+    replay_server.script(asks(("sign", {"text": "x"})), says("Not signed."))
+    typist = sit(TERM="dumb")
+    await typist.sees(rb"> ")
+    typist.child.send("sign\ry\r")
+    await typist.sees(rb"discard\?")
+    typist.child.send("n\r")
+    await typist.sees(rb"Not signed\.", rb"> ")
+    assert await typist.gone("\x04") == 0
+    assert "denied" in replay_server.requests[1].json["messages"][-1]["content"]
+
+
 async def test_undo_takes_the_last_turn_back(replay_server: ReplayServer, sit: Sit) -> None:
     replay_server.script(says("One."), says("Two."), says("Other."))
     typist = sit("--conversation", "tea", agent="plain")

@@ -32,6 +32,9 @@ class Sheet:
     def labelled(self, label: str, text: str, *, style: str = "dim") -> None:
         self.lines.append(f"{label} {text}")
 
+    def quoted(self, text: str) -> None:
+        self.lines.append(text)
+
     def document(self, text: str) -> None:
         self.lines.append(text)
 
