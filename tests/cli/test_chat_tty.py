@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -157,6 +158,30 @@ async def test_ctrl_c_at_the_prompt_clears_the_line(replay_server: ReplayServer,
     await typist.sees(rb"Fine\.")
     assert await typist.leaves() == 0
     assert replay_server.requests[0].json["messages"][-1]["content"] == "right"
+
+
+@pytest.mark.parametrize("turn", [True, False])
+async def test_sigterm_leaves_the_terminal_as_it_was_and_the_turn_in_the_store(
+    replay_server: ReplayServer, sit: Sit, turn: bool
+) -> None:
+    replay_server.script(held("one two three four"))
+    typist = sit("--store", "chat.db", "--conversation", "tea", agent="plain")
+    await typist.sees(PROMPT)
+    if turn:
+        typist.child.send("go\r")
+        await typist.sees(rb"one two")
+        assert not typist.child.getecho()
+    typist.child.kill(signal.SIGTERM)
+    assert await typist.gone("") == 128 + signal.SIGTERM
+    assert b"Traceback" not in typist.shown
+    assert typist.shown.rindex(b"\x1b[?25h") > typist.shown.rindex(b"\x1b[?25l")  # the cursor is shown
+    if turn:
+        assert typist.echoes
+        again = sit("--store", "chat.db", "--conversation", "tea", agent="plain")
+        await again.sees(rb"turn     ", rb"discard or later\?")
+        again.child.send("later\r")
+        assert await again.leaves() == 0
+        assert len(replay_server.requests) == 1
 
 
 async def test_what_is_typed_during_a_turn_is_not_echoed_and_waits_for_the_prompt(
