@@ -154,6 +154,55 @@ async def test_a_turn_that_is_cancelled_while_its_text_is_under_way_ends_cancell
     assert stage.noise == []
 
 
+async def test_what_is_open_in_a_call_stays_open_while_it_runs(stage: Stage) -> None:
+    ask = await stage.send("Greet Ann.")
+    await ask.call("send_mail", '{"to": "Ann",  "body": "Hi"}')
+    await stage.shows("waiting")
+    call = stage.of("tool-call")
+    await call.locator("summary").click()
+    await call.get_by_test_id("exact").click()
+    await stage.of("approve").click()
+    again = await stage.model.ask()
+    await expect(call).to_have_attribute("data-state", "done")
+    await expect(call.get_by_test_id("arguments")).to_have_text('{"to": "Ann",  "body": "Hi"}')
+    await expect(call.get_by_test_id("exact")).to_have_attribute("aria-pressed", "true")
+    await again.answer("Done.")
+    await stage.completed("Done.")
+
+
+async def test_a_conversation_whose_turn_goes_on_is_not_deleted_and_says_why(stage: Stage) -> None:
+    ask = await stage.send("Count.")
+    await ask.say("One")
+    await expect(stage.of("answer")).to_have_text("One")
+    await stage.of("conversation").hover()
+    await stage.of("delete-conversation").click()
+    await stage.of("confirm-delete").click()
+    await expect(stage.of("error")).to_contain_text("A turn of this conversation goes on")
+    await ask.answer(", two.")
+    await stage.completed("One, two.")
+
+
+async def test_a_text_that_is_refused_after_its_conversation_was_left_is_found_there(stage: Stage) -> None:
+    left = asyncio.Event()
+
+    async def refuse(route: Route) -> None:
+        if route.request.method == "POST":
+            await left.wait()
+            await route.fulfill(status=429, json={"error": {"code": "limited", "message": "expected 8"}})
+        else:
+            await route.continue_()
+
+    await stage.page.route("**/turns", refuse)
+    await stage.of("composer").fill("Do not lose this.")
+    await stage.of("send").click()
+    await stage.of("new-conversation").click()
+    left.set()
+    await expect(stage.of("error")).to_contain_text("It is kept there")
+    await stage.of("conversation").locator("a").click()
+    await expect(stage.of("composer")).to_have_value("Do not lose this.")
+    assert stage.model.asked == 0
+
+
 async def test_a_call_that_is_denied_does_not_run_and_the_model_reads_why(stage: Stage) -> None:
     ask = await stage.send("Greet Ann.")
     await ask.call("send_mail", '{"to": "Ann", "body": "Hi"}')

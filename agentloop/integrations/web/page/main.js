@@ -313,6 +313,7 @@ async function remove(item) {
   try {
     await api.remove(item.id);
   } catch (error) {
+    if (error.status === 409) return showNote("A turn of this conversation goes on, or waits for you. End it first, then delete the conversation.");
     if (error.status !== 404) return showError(error, "delete");
   }
   outbox.keepDraft(item.id, "");

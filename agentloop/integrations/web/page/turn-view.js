@@ -1,19 +1,11 @@
 /** One turn in the document. */
 
 import { CallView } from "./call-view.js";
-import { copyButton, h, setText } from "./dom.js";
+import { arrange, copyButton, h, setText } from "./dom.js";
 import { panelFor } from "./panels.js";
 import { Prose } from "./prose.js";
 import { answerOf } from "./turn.js";
 import { grouped, outcomeWords, seconds, usedOf } from "./words.js";
-
-/** Makes the children of an element these nodes, in this order, moving none that is in its place. */
-function arrange(parent, nodes) {
-  for (const [i, node] of nodes.entries()) {
-    if (parent.childNodes[i] !== node) parent.insertBefore(node, parent.childNodes[i] ?? null);
-  }
-  while (parent.childNodes.length > nodes.length) parent.lastChild.remove();
-}
 
 export class TurnView {
   #act;
