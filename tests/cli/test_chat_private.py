@@ -83,6 +83,21 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert (other.read_text(), link.read_text(), link.is_symlink()) == ("other", "new", False)
 
 
+@posix
+def test_what_is_no_file_is_not_replaced_and_holds_no_history(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "agentloop" / "chat_history", tmp_path / "link.md"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link, pipe.parent):
+        with pytest.raises(OSError, match="not a regular file"):
+            write_private(str(path), "new", replace=True)
+    with pytest.raises(OSError, match="not a regular file"):
+        history_file({"XDG_STATE_HOME": str(tmp_path)})
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert link.is_symlink()
+
+
 def test_a_file_may_be_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))

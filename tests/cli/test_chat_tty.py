@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -159,6 +160,30 @@ async def test_ctrl_c_at_the_prompt_clears_the_line(replay_server: ReplayServer,
     assert replay_server.requests[0].json["messages"][-1]["content"] == "right"
 
 
+@pytest.mark.parametrize("turn", [True, False])
+async def test_sigterm_leaves_the_terminal_as_it_was_and_the_turn_in_the_store(
+    replay_server: ReplayServer, sit: Sit, turn: bool
+) -> None:
+    replay_server.script(held("one two three four"))
+    typist = sit("--store", "chat.db", "--conversation", "tea", agent="plain")
+    await typist.sees(PROMPT)
+    if turn:
+        typist.child.send("go\r")
+        await typist.sees(rb"one two")
+        assert not typist.child.getecho()
+    typist.child.kill(signal.SIGTERM)
+    assert await typist.gone("") == 128 + signal.SIGTERM
+    assert b"Traceback" not in typist.shown
+    assert typist.shown.rindex(b"\x1b[?25h") > typist.shown.rindex(b"\x1b[?25l")  # the cursor is shown
+    if turn:
+        assert typist.echoes
+        again = sit("--store", "chat.db", "--conversation", "tea", agent="plain")
+        await again.sees(rb"turn     ", rb"discard or later\?")
+        again.child.send("later\r")
+        assert await again.leaves() == 0
+        assert len(replay_server.requests) == 1
+
+
 async def test_what_is_typed_during_a_turn_is_not_echoed_and_waits_for_the_prompt(
     replay_server: ReplayServer, sit: Sit
 ) -> None:
@@ -197,6 +222,37 @@ async def test_what_was_typed_before_an_approval_was_asked_for_does_not_give_it(
     typist.child.send("n\r")
     await typist.sees(rb"Not signed\.")
     assert await typist.leaves() == 0
+    assert "denied" in replay_server.requests[1].json["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+async def test_arguments_hide_nothing_and_each_row_of_them_is_marked(
+    replay_server: ReplayServer, sit: Sit, term: str
+) -> None:
+    spoof = '{"text":"\u202e\u200b'.ljust(78) + "approve? add"
+    replay_server.script(asks(("sign", spoof + '"}')), says("Not signed."))
+    typist = sit(TERM=term)
+    await typist.sees(rb">")
+    typist.child.send("sign\r")
+    await typist.sees(rb"later or discard\?")
+    rows = [row for row in STYLES.sub(b"", typist.shown).decode().split("\r\n") if row.startswith("  | ")]
+    assert rows[0].startswith('  | {"text":"\\u202e\\u200b ')
+    assert len(rows) == 2
+    assert max(map(len, rows)) <= 80
+    assert rows[1].endswith('approve? add"}')
+
+
+async def test_what_was_typed_before_gives_no_approval_on_a_dumb_terminal_either(
+    replay_server: ReplayServer, sit: Sit
+) -> None:
+    replay_server.script(asks(("sign", {"text": "x"})), says("Not signed."))
+    typist = sit(TERM="dumb")
+    await typist.sees(rb"> ")
+    typist.child.send("sign\ry\r")
+    await typist.sees(rb"discard\?")
+    typist.child.send("n\r")
+    await typist.sees(rb"Not signed\.", rb"> ")
+    assert await typist.gone("\x04") == 0
     assert "denied" in replay_server.requests[1].json["messages"][-1]["content"]
 
 

@@ -32,6 +32,9 @@ class Sheet:
     def labelled(self, label: str, text: str, *, style: str = "dim") -> None:
         self.lines.append(f"{label} {text}")
 
+    def quoted(self, text: str) -> None:
+        self.lines.append(text)
+
     def document(self, text: str) -> None:
         self.lines.append(text)
 
@@ -70,7 +73,7 @@ async def talking(
 ) -> AsyncIterator[tuple[Turns, Sheet, al.Runtime]]:
     sheet = Sheet()
     async with al.Runtime(provider, store=store) as runtime:
-        with Interrupts(None) as interrupts:
+        with Interrupts(None, lambda: None) as interrupts:
             yield Turns(runtime, agent, sheet, interrupts), sheet, runtime
 
 
@@ -189,7 +192,7 @@ async def test_a_turn_that_cannot_be_taken_up_is_told(tmp_path: Path) -> None:
 
 async def test_interrupts_are_taken_only_while_they_are_entered() -> None:
     acted, before = asyncio.Event(), signal.getsignal(signal.SIGINT)
-    with Interrupts(None) as interrupts:
+    with Interrupts(None, lambda: None) as interrupts:
         signal.raise_signal(signal.SIGINT)  # nothing was named
         with interrupts.to(acted.set):
             signal.raise_signal(signal.SIGINT)
@@ -199,7 +202,7 @@ async def test_interrupts_are_taken_only_while_they_are_entered() -> None:
 
 async def test_an_interrupt_where_nothing_goes_on_does_what_is_said() -> None:
     acted = asyncio.Event()
-    with Interrupts(acted.set) as interrupts:
+    with Interrupts(acted.set, lambda: None) as interrupts:
         with interrupts.to(lambda: None):
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0)

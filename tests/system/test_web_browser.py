@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.system.web_page_stage import Stage, chromium
 
@@ -102,6 +103,106 @@ async def test_a_call_shows_its_exact_arguments_and_runs_once_when_it_is_approve
     assert (stage.model.asked, stage.noise) == (2, [])
 
 
+async def test_an_approval_hides_nothing_of_what_would_run(stage: Stage) -> None:
+    body = "pay \u202e000001\u202c \u200b \u05d0\u05d1 " + "x" * 9_000
+    ask = await stage.send("Greet Ann.")
+    await ask.call("send_mail", json.dumps({"to": "\u05d2", "body": body}, ensure_ascii=False))
+    await stage.shows("waiting")
+    shown = stage.of("approval")
+    arguments = shown.get_by_test_id("arguments")
+    for _ in range(2):
+        text = await arguments.inner_text()
+        assert "pay \\u202e000001\\u202c \\u200b \u05d0\u05d1 xx" in text
+        assert json.loads(text) == {"to": "\u05d2", "body": body}
+        assert await arguments.evaluate("part => part.scrollHeight - part.clientHeight") <= 0
+        await shown.get_by_test_id("exact").click()
+    await expect(shown.get_by_test_id("unseen")).to_contain_text("3 characters")
+    await shown.get_by_test_id("deny").click()
+    await (await stage.model.ask()).answer("As you wish.")
+    await stage.completed("As you wish.")
+    assert (stage.server.mails(), stage.noise) == ([], [])
+
+
+async def test_a_double_click_sends_once_cancels_nothing_and_leaves_the_focus_in_place(stage: Stage) -> None:
+    await stage.of("composer").fill("Count.")
+    await stage.of("send").dblclick()
+    ask = await stage.model.ask()
+    await ask.answer("One.")
+    await stage.completed("One.")
+    await expect(stage.of("composer")).to_be_focused()
+    again = await stage.send("Greet Ann.")
+    await again.call("send_mail", '{"to": "Ann", "body": "Hi"}')
+    await stage.shows("waiting")
+    await expect(stage.page.get_by_role("region", name="Waiting for you")).to_be_focused()
+    await stage.of("approve").dblclick()
+    await (await stage.model.ask()).answer("Done.")
+    await stage.completed("Done.")
+    assert (stage.server.mails(), stage.model.asked, stage.noise) == (["Ann: Hi"], 3, [])
+
+
+async def test_a_turn_that_is_cancelled_while_its_text_is_under_way_ends_cancelled(stage: Stage) -> None:
+    async def late(route: Route) -> None:
+        if route.request.method == "POST":
+            await asyncio.sleep(0.5)
+        await route.continue_()
+
+    await stage.page.route("**/turns", late)
+    await stage.of("composer").fill("Count.")
+    await stage.of("send").click()
+    await stage.of("cancel").click()
+    await stage.shows("ended", "cancelled")
+    assert stage.noise == []
+
+
+async def test_what_is_open_in_a_call_stays_open_while_it_runs(stage: Stage) -> None:
+    ask = await stage.send("Greet Ann.")
+    await ask.call("send_mail", '{"to": "Ann",  "body": "Hi"}')
+    await stage.shows("waiting")
+    call = stage.of("tool-call")
+    await call.locator("summary").click()
+    await call.get_by_test_id("exact").click()
+    await stage.of("approve").click()
+    again = await stage.model.ask()
+    await expect(call).to_have_attribute("data-state", "done")
+    await expect(call.get_by_test_id("arguments")).to_have_text('{"to": "Ann",  "body": "Hi"}')
+    await expect(call.get_by_test_id("exact")).to_have_attribute("aria-pressed", "true")
+    await again.answer("Done.")
+    await stage.completed("Done.")
+
+
+async def test_a_conversation_whose_turn_goes_on_is_not_deleted_and_says_why(stage: Stage) -> None:
+    ask = await stage.send("Count.")
+    await ask.say("One")
+    await expect(stage.of("answer")).to_have_text("One")
+    await stage.of("conversation").hover()
+    await stage.of("delete-conversation").click()
+    await stage.of("confirm-delete").click()
+    await expect(stage.of("error")).to_contain_text("A turn of this conversation goes on")
+    await ask.answer(", two.")
+    await stage.completed("One, two.")
+
+
+async def test_a_text_that_is_refused_after_its_conversation_was_left_is_found_there(stage: Stage) -> None:
+    left = asyncio.Event()
+
+    async def refuse(route: Route) -> None:
+        if route.request.method == "POST":
+            await left.wait()
+            await route.fulfill(status=429, json={"error": {"code": "limited", "message": "expected 8"}})
+        else:
+            await route.continue_()
+
+    await stage.page.route("**/turns", refuse)
+    await stage.of("composer").fill("Do not lose this.")
+    await stage.of("send").click()
+    await stage.of("new-conversation").click()
+    left.set()
+    await expect(stage.of("error")).to_contain_text("It is kept there")
+    await stage.of("conversation").locator("a").click()
+    await expect(stage.of("composer")).to_have_value("Do not lose this.")
+    assert stage.model.asked == 0
+
+
 async def test_a_call_that_is_denied_does_not_run_and_the_model_reads_why(stage: Stage) -> None:
     ask = await stage.send("Greet Ann.")
     await ask.call("send_mail", '{"to": "Ann", "body": "Hi"}')
@@ -141,7 +242,9 @@ async def crash_in_mid_answer(stage: Stage) -> None:
     await stage.shows("unsettled")
     await expect(stage.of("unsettled")).to_be_visible()
     await expect(stage.of("composer")).to_be_disabled()
-    await expect(stage.of("turn")).to_contain_text("it was not confirmed")
+    await expect(stage.of("withdrawn")).to_contain_text("was taken back")
+    await expect(stage.page.get_by_test_id("answer")).to_have_count(0)
+    await expect(stage.of("turn")).not_to_contain_text("One")
     await stage.page.reload()
     await stage.shows("unsettled")
     assert stage.model.asked == 1  # nothing is sent before the person chooses

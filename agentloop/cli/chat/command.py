@@ -6,9 +6,10 @@ import argparse
 import asyncio
 import io
 import os
+import signal
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ...agent import Agent
 from ...errors import AgentLoopError, InputError
@@ -27,6 +28,9 @@ from .session import Chat
 from .turns import Turns
 
 __all__ = ["add_parser", "run"]
+
+_SETTLE_SECONDS: Final = 2.0
+"""How long an answer that comes may still come where the process is told to end."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -120,8 +124,13 @@ async def _talk(
     """Whether a turn failed."""
     here = asyncio.current_task()
     assert here is not None, "a coroutine is run by a task"
-    async with Runtime(provider, store=args.store) as runtime:
-        with Interrupts(None if typed else here.cancel) as interrupts:
+    async with Runtime(provider, store=args.store, settle_seconds=_SETTLE_SECONDS) as runtime:
+        with Interrupts(None if typed else here.cancel, here.cancel) as interrupts:
             turns = Turns(runtime, agent, front, interrupts)
-            await Chat(runtime, agent, front, turns, named=args.conversation, kept=args.store is not None).run()
+            try:
+                await Chat(runtime, agent, front, turns, named=args.conversation, kept=args.store is not None).run()
+            except asyncio.CancelledError:
+                if interrupts.ended:
+                    raise SystemExit(128 + signal.SIGTERM) from None
+                raise
             return turns.failed

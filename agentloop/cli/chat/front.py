@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
-__all__ = ["Front"]
+__all__ = ["MARK", "Front"]
+
+MARK: Final = "  | "
+"""What each row of a text of others begins with, so that it does not pass for one of the chat."""
 
 
 class Front(Protocol):
@@ -29,6 +32,9 @@ class Front(Protocol):
 
     def labelled(self, label: str, text: str, *, style: str = "dim") -> None:
         """One line with a label before it."""
+
+    def quoted(self, text: str) -> None:
+        """A text of others to be decided about: nothing of it is hidden, and each row of it is marked."""
 
     def document(self, text: str) -> None:
         """A text of the model, as Markdown where that can be shown."""

@@ -53,6 +53,10 @@ class Lines:
         except UnicodeDecodeError:
             raise InputError("the line is not UTF-8 text") from None
 
+    def drop(self) -> None:
+        """Forget what came already and was not read, while nobody reads."""
+        self._buffer.clear()
+
     def _read(self, loop: asyncio.AbstractEventLoop, got: asyncio.Future[bytes | None]) -> None:
         try:
             line: bytes | Exception | None = self._next()

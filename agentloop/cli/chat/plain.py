@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..inert import clean, one_line
+from ..inert import clean, exact, folded, one_line
 from ..screen import Screen
+from .front import MARK
 from .lines import Lines
+from .quiet import drop_typed
 
 __all__ = ["PlainFront"]
 
@@ -27,11 +30,17 @@ class PlainFront:
         self._streams = sys.stdout.isatty()
         self._shown = 0
 
-    async def read(self, prompt: str, *, remember: bool = False) -> str:  # noqa: ARG002  # nothing recalls a line here
-        """The next line of standard input; see `Front`."""
+    async def read(self, prompt: str, *, remember: bool = False) -> str:
+        """The next line of standard input; see `Front`.
+
+        At a terminal an answer was not typed before its question could be read: what is there of that is dropped.
+        """
         if self._lines is None:
             raise EOFError
         if self._prompts:
+            if not remember:
+                drop_typed(sys.stdin)
+                self._lines.drop()
             print(prompt, end="", file=sys.stderr, flush=True)
         return await self._lines.read()
 
@@ -43,6 +52,13 @@ class PlainFront:
         """A line on standard error."""
         self._text.end_text()
         self._notices.labelled(label, one_line(text), style=style)
+
+    def quoted(self, text: str) -> None:
+        """Rows on standard output; they fit where that is a terminal."""
+        shown = exact(text)
+        rows = folded(shown, max(1, _columns() - len(MARK))) if self._streams else shown.split("\n")
+        for row in rows:
+            self._text.line(f"{MARK}{row}")
 
     def document(self, text: str) -> None:
         """The text as it is."""
@@ -75,3 +91,7 @@ class PlainFront:
     def withdrawn(self) -> None:
         """The line is ended; what was shown on a terminal stays there."""
         self._text.end_text()
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ def history_file(environ: Mapping[str, str]) -> Path:
     folder = state / "agentloop"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "chat_history"
+    _check_regular(path)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     path.chmod(0o600)
     if path.stat().st_size > HISTORY_BYTES:
@@ -51,10 +53,21 @@ def write_private(name: str, text: str, *, replace: bool) -> None:
     """
     path = Path(name).expanduser()
     if replace:
+        _check_regular(path)
         _replace(path, text.encode())
         return
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
         out.write(text.encode())
+
+
+def _check_regular(path: Path) -> None:
+    """A device, a pipe or a folder that stands there is no file of ours to be replaced.
+
+    Raises:
+        OSError: there is one.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -18,7 +18,8 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from ..inert import clean, one_line
+from ..inert import clean, exact, folded, one_line
+from .front import MARK
 from .markdown import inert_markdown
 from .prompt import Prompt
 from .quiet import unechoed
@@ -65,6 +66,11 @@ class TerminalFront:
         """A line, above what streams."""
         head = (f"  {label.ljust(_LABEL_WIDTH)}", style)
         self._console.print(Text.assemble(head, one_line(text)), soft_wrap=True)
+
+    def quoted(self, text: str) -> None:
+        """Rows that fit the terminal, so that none is wrapped to where a mark is missing."""
+        for row in folded(exact(text), max(1, self._console.width - len(MARK))):
+            self._console.print(Text(f"{MARK}{row}"), soft_wrap=True)
 
     def document(self, text: str) -> None:
         """The text as Markdown."""

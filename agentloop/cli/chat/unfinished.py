@@ -11,7 +11,6 @@ from ...errors import AgentLoopError, InputError
 from ...messages import ToolResult
 from ...runtime import Runtime
 from ...unsettled import Unsettled
-from ..inert import clean
 from .front import Front
 from .left import LeftTurn, conversation_row, left_turn
 from .slash import choice_of, read_slash, said
@@ -159,10 +158,9 @@ class Unfinished:
     # -- asking
 
     def _show_call(self, label: str, tool: str, arguments: str) -> None:
-        """A call with its arguments as the model wrote them; each line of those is marked, so none passes for ours."""
+        """A call with its arguments as the model wrote them; each row of those is marked, so none passes for ours."""
         self._front.labelled(label, tool, style="cyan")
-        for line in clean(arguments).split("\n"):
-            self._front.line(f"  | {line}")
+        self._front.quoted(arguments)
 
     async def _choice(self, prompt: str, words: Sequence[str]) -> tuple[str, str]:
         """One of the words, and what follows it where something may; asks until there is one."""

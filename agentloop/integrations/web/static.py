@@ -19,6 +19,11 @@ CONTENT_SECURITY_POLICY: Final = (
 )
 """Nothing from elsewhere, nothing inline, and no markup but what the sanitiser has passed."""
 
+_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-DNS-Prefetch-Control": "off",  # a browser may look up the host of a link that nobody follows: it would tell it
+}
 _FOLDER: Final = Path(__file__).parent / "page"
 _TYPES: Final = {
     ".html": "text/html",
@@ -59,7 +64,7 @@ class _File:
         self._tag = f'"{hashlib.sha256(self._body).hexdigest()[:32]}"'
 
     def answer(self, request: web.Request) -> web.Response:
-        headers = {"Cache-Control": "no-cache", "ETag": self._tag, "Content-Security-Policy": CONTENT_SECURITY_POLICY}
+        headers = {**_HEADERS, "ETag": self._tag}
         if request.headers.get("If-None-Match") == self._tag:
             return web.Response(status=304, headers=headers)
         return web.Response(body=self._body, content_type=self._type, charset="utf-8", headers=headers)

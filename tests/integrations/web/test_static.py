@@ -41,6 +41,7 @@ async def test_the_files_of_the_page_are_served_to_everybody_under_one_policy(
     async with client.session.get(client.url + path) as response:
         assert (response.status, response.content_type) == (200, kind)
         assert response.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+        assert response.headers["X-DNS-Prefetch-Control"] == "off"
         assert response.headers["X-Content-Type-Options"] == "nosniff"
         tag = response.headers["ETag"]
         assert await response.read()

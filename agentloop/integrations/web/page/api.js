@@ -81,7 +81,7 @@ export function createApi({ fetch, base = "api/", timeoutMs = 30_000 }) {
   const turn = (c, t) => `conversations/${encodeURIComponent(c)}/turns/${encodeURIComponent(t)}`;
   return {
     session: () => json("GET", "session"),
-    conversations: (limit = 200) => json("GET", `conversations?limit=${limit}`),
+    conversations: (limit) => json("GET", `conversations?limit=${limit}`),
     conversation: (c) => json("GET", `conversations/${encodeURIComponent(c)}`),
     remove: (c) => json("DELETE", `conversations/${encodeURIComponent(c)}`),
     begin: (c, { id, agent, text }) => json("POST", `conversations/${encodeURIComponent(c)}/turns`, { id, agent, text }),

@@ -1,7 +1,8 @@
 /** One tool call in the document. */
 
 import { argumentsBlock, outputBlock } from "./arguments.js";
-import { h, icon, setText } from "./dom.js";
+import { arrange, h, icon, setText } from "./dom.js";
+import { withUnseen } from "./unseen.js";
 import { callWords, grouped, seconds } from "./words.js";
 
 export class CallView {
@@ -10,6 +11,7 @@ export class CallView {
   #line = h("span", { class: "line" });
   #state = h("span", { class: "call-state" });
   #body = h("div", { class: "call-body" });
+  #arguments = null; // {raw, element}: what a person has opened or selected in there stays
 
   constructor() {
     this.element = h(
@@ -28,7 +30,7 @@ export class CallView {
     setText(this.#name, call.tool);
     setText(this.#line, oneLine(call.arguments));
     setText(this.#state, this.#said());
-    this.#body.replaceChildren(...this.#parts());
+    arrange(this.#body, this.#parts());
   }
 
   #said() {
@@ -44,7 +46,8 @@ export class CallView {
 
   #parts() {
     const call = this.#call;
-    const parts = [argumentsBlock(call.arguments)];
+    if (this.#arguments?.raw !== call.arguments) this.#arguments = { raw: call.arguments, element: argumentsBlock(call.arguments) };
+    const parts = [this.#arguments.element];
     if (call.converted?.length) parts.push(h("p", { class: "muted" }, `Given to the tool in another type: ${call.converted.join("; ")}.`));
     if (call.executions > 1) parts.push(h("p", { class: "muted" }, `Run ${call.executions} times.`));
     if (call.output) parts.push(outputBlock(call.output, call.status === "error" ? "Error output" : "Output"));
@@ -56,5 +59,5 @@ export class CallView {
 }
 
 function oneLine(text) {
-  return (text ?? "").slice(0, 400).replace(/\s+/g, " ");
+  return withUnseen((text ?? "").slice(0, 400).replace(/[ \n\t]+/g, " "));
 }

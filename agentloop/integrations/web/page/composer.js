@@ -9,20 +9,22 @@ export class Composer {
   #cancel;
   #reason;
   #onDraft;
+  #onLeft;
   #wait = null; // {until, timer}
   #state = { busy: false, blocked: null, unread: false };
 
   /**
    * @param onSend - takes the text. onCancel - the turn that runs is not wanted any more. onDraft - takes what is
-   *   written, whenever that changes.
+   *   written, whenever that changes. onLeft - the part that had the focus is there no more.
    */
-  constructor({ form, text, send, cancel, reason, onSend, onCancel, onDraft }) {
+  constructor({ form, text, send, cancel, reason, onSend, onCancel, onDraft, onLeft }) {
     this.#form = form;
     this.#text = text;
     this.#send = send;
     this.#cancel = cancel;
     this.#reason = reason;
     this.#onDraft = onDraft;
+    this.#onLeft = onLeft;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       const words = text.value.trim();
@@ -30,7 +32,9 @@ export class Composer {
       this.text = "";
       onSend(words);
     });
-    cancel.addEventListener("click", onCancel);
+    cancel.addEventListener("click", (event) => {
+      if (event.detail < 2) onCancel(); // the second click of a double one was meant for the button that was here before
+    });
     text.addEventListener("input", () => {
       this.#grow();
       this.#tell();
@@ -62,6 +66,7 @@ export class Composer {
 
   /** @param busy - a turn runs. blocked - why no text is taken, or null. unread - what was said before is not here yet. */
   show({ busy, blocked, unread = false, cancelling = false }) {
+    const focused = this.#form.contains(document.activeElement) ? document.activeElement : null;
     this.#state = { busy, blocked, unread };
     this.#cancel.hidden = !busy;
     this.#cancel.disabled = cancelling;
@@ -69,6 +74,7 @@ export class Composer {
     this.#text.disabled = blocked !== null;
     this.#form.classList.toggle("blocked", blocked !== null);
     this.#tell();
+    if (focused && (focused.hidden || focused.disabled)) this.#onLeft();
   }
 
   /** Takes no text for a time that the server asked for. */

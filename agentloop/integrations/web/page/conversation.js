@@ -25,7 +25,8 @@ export class Conversation {
 
   /**
    * @param told - `turn(view)` a turn changed, `list()` turns were added or removed, `connection("open" | "lost")`,
-   *   `error(error, what)`, `settled(view)` a turn left off here, `refused(text)` a text was not taken.
+   *   `error(error, what)`, `settled(view)` a turn left off here, `refused(text)` a text was not taken, `kept()` one was not taken and is a
+   *   draft, as the conversation had been closed.
    * @param stallMs - as of `follow`.
    * @param begun - whether the server may know it: false for one whose id was minted just now.
    */
@@ -196,10 +197,10 @@ export class Conversation {
 
   /** Sends a text as a new turn. Its id is kept before the first attempt. */
   async send(text, agent) {
-    const kept = this.#outbox.sending;
-    const again = kept && kept.conversation === this.id && kept.text === text && kept.agent === agent;
+    const kept = this.#outbox.sending(this.id);
+    const again = kept && kept.text === text && kept.agent === agent;
     const entry = again ? kept : { conversation: this.id, id: mintId(), agent, text };
-    this.#outbox.sending = entry;
+    this.#outbox.keepSending(entry);
     const cancelled = new AbortController();
     this.#sending = cancelled;
     this.#put(pendingView(entry));
@@ -220,14 +221,19 @@ export class Conversation {
         if (cancelled.signal.aborted) this.#giveBack(entry);
         return;
       }
-      this.#outbox.sending = null;
+      this.#outbox.dropSending(entry);
       this.missing = false;
       this.loaded = true;
       this.#told.connection("open");
+      if (cancelled.signal.aborted && turn.state === "running") {
+        this.#put({ ...this.#viewOf(turn), cancelling: true });
+        if (await this.act(turn.id, "cancel")) return;
+      }
       this.#take(turn);
     } catch (error) {
-      this.#outbox.sending = null;
+      this.#outbox.dropSending(entry);
       this.#giveBack(entry);
+      if (this.#closed.signal.aborted) return;
       this.#told.error(error, "send");
       if (error.status === 409) await this.#reread();
     } finally {
@@ -237,14 +243,23 @@ export class Conversation {
 
   #giveBack(entry) {
     this.turns.delete(entry.id);
+    if (this.#closed.signal.aborted) {
+      this.#outbox.giveBack(this.id, entry.text);
+      this.#told.kept();
+      return;
+    }
     this.#told.list();
     this.#told.refused(entry.text);
   }
 
-  /** Cancels the turn that runs, or stops sending. */
+  /** Cancels the turn that runs. One whose text is under way is not sent again, and is cancelled once it has arrived. */
   async cancel() {
-    if (this.#sending) return this.#sending.abort();
     const view = this.newest;
+    if (this.#sending) {
+      this.#sending.abort();
+      if (view?.state === "sending") this.#put({ ...view, cancelling: true });
+      return;
+    }
     if (view?.state !== "running") return;
     this.#put({ ...view, cancelling: true });
     if (!(await this.act(view.id, "cancel"))) {

@@ -55,6 +55,14 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Makes the children of an element these nodes, in this order, moving none that is in its place. */
+export function arrange(parent, nodes) {
+  for (const [i, node] of nodes.entries()) {
+    if (parent.childNodes[i] !== node) parent.insertBefore(node, parent.childNodes[i] ?? null);
+  }
+  while (parent.childNodes.length > nodes.length) parent.lastChild.remove();
+}
+
 /** Puts a text on the clipboard; false where the browser refuses. */
 export async function copyText(text) {
   try {

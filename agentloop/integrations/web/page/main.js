@@ -13,6 +13,7 @@ import { blockedBy, errorWords, outcomeWords } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const LIST_AGAIN_MS = 4000;
+const LISTED = 200; // more than that the server lists in no case
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 
 const api = createApi({ fetch: (...request) => fetch(...request) });
@@ -38,6 +39,7 @@ const composer = new Composer({
   reason: $("reason"),
   onSend: send,
   onCancel: () => open?.cancel(),
+  onLeft: () => requestAnimationFrame(keepFocus), // by then the turn is drawn
   onDraft: (text) => outbox.keepDraft(open?.id, text),
 });
 
@@ -86,6 +88,10 @@ function tellerFor(id) {
       announce(view);
       void readList();
     }),
+    kept: () => {
+      showNote("A message in another conversation was not sent. It is kept there.");
+      void readList();
+    },
     refused: here((text) => {
       if (open.turns.size === 0) conversations = conversations.filter((item) => !(item.local && item.id === id));
       showAll();
@@ -97,10 +103,11 @@ function tellerFor(id) {
 
 /** A text that was under way when the page was left: shown with its turn, or given back to be sent again. */
 function recover() {
-  const kept = outbox.sending;
-  if (!kept || !open || kept.conversation !== open.id || !open.loaded) return;
+  if (!open?.loaded) return;
+  const kept = outbox.sending(open.id);
+  if (!kept) return;
   if (open.turns.has(kept.id)) {
-    if (open.turns.get(kept.id).state !== "sending") outbox.sending = null;
+    if (open.turns.get(kept.id).state !== "sending") outbox.dropSending(kept);
   } else if (!composer.text) composer.text = kept.text;
 }
 
@@ -252,6 +259,12 @@ function showError(error, what) {
   if (what === "send" && error.retryAfterMs) composer.holdOff(error.retryAfterMs);
 }
 
+function showNote(words) {
+  const cross = h("button", { type: "button", class: "quiet round", "aria-label": "Dismiss", onclick: hideError }, icon("cross"));
+  $("alert").replaceChildren(h("p", {}, words), cross);
+  $("alert").hidden = false;
+}
+
 function hideError() {
   $("alert").hidden = true;
 }
@@ -263,11 +276,12 @@ let reading = null;
 /** Reads the list; a second call while one is under way waits for that. */
 function readList() {
   reading ??= api
-    .conversations()
+    .conversations(LISTED)
     .then((answer) => {
       const known = new Set(answer.conversations.map((item) => item.id));
-      const own = conversations.filter((item) => item.local && !known.has(item.id) && item.id === open?.id);
+      const own = conversations.filter((item) => item.local && !known.has(item.id) && (item.id === open?.id || outbox.draft(item.id) || outbox.sending(item.id)));
       conversations = [...own, ...answer.conversations];
+      $("list-cut").hidden = answer.conversations.length < LISTED;
       if (lost && !open?.busy) showLost(false);
       showHead();
       showList();
@@ -299,9 +313,12 @@ async function remove(item) {
   try {
     await api.remove(item.id);
   } catch (error) {
+    if (error.status === 409) return showNote("A turn of this conversation goes on, or waits for you. End it first, then delete the conversation.");
     if (error.status !== 404) return showError(error, "delete");
   }
   outbox.keepDraft(item.id, "");
+  const kept = outbox.sending(item.id);
+  if (kept) outbox.dropSending(kept);
   conversations = conversations.filter((other) => other.id !== item.id);
   if (open?.id === item.id) go(null);
   else showList();
@@ -320,6 +337,14 @@ addEventListener("hashchange", () => {
   if (idInAddress() !== (open?.id ?? null)) openConversation(idInAddress());
   focusComposer();
 });
+
+/** Where a person goes on who had the focus in the message field: there, or at what the turn asks. */
+function keepFocus() {
+  if (document.activeElement !== document.body && !document.activeElement?.disabled) return;
+  const asked = $("turns").lastElementChild?.querySelector(".panel");
+  if ($("text").disabled) (asked ?? $("log")).focus({ preventScroll: true });
+  else focusComposer();
+}
 
 /** To the message field; not where that would bring up a keyboard on the screen. */
 function focusComposer() {

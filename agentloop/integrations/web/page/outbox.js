@@ -1,5 +1,5 @@
 /**
- * What a person has written: drafts, and the one text that is under way to the server.
+ * What a person has written: drafts, and the text of each conversation that is under way to the server.
  *
  * The id of a turn is minted and kept before its text is sent, so a request whose answer was lost, or whose page was
  * reloaded, is repeated under the same id: the server joins it to the turn, and begins no second one.
@@ -9,7 +9,7 @@ import { ApiError, Unreachable } from "./api.js";
 import { backoff } from "./stream.js";
 
 const DRAFT = "agentloop.draft.";
-const SENDING = "agentloop.sending";
+const SENDING = "agentloop.sending.";
 
 export class Outbox {
   #storage;
@@ -27,14 +27,29 @@ export class Outbox {
     this.#set(DRAFT + (conversation ?? ""), text || null);
   }
 
-  /** The text under way, as `{conversation, id, agent, text}`, or null. */
-  get sending() {
-    const kept = this.#get(SENDING);
-    return kept ? JSON.parse(kept) : null;
+  /** Puts a text back into a conversation's draft, before what was written since. */
+  giveBack(conversation, text) {
+    const draft = this.draft(conversation);
+    this.keepDraft(conversation, draft.trim() ? `${text}\n\n${draft}` : text);
   }
 
-  set sending(entry) {
-    this.#set(SENDING, entry && JSON.stringify(entry));
+  /** The text of a conversation that is under way, as `{conversation, id, agent, text}`; null where there is none. */
+  sending(conversation) {
+    const kept = this.#get(SENDING + conversation);
+    try {
+      const entry = JSON.parse(kept);
+      return typeof entry?.id === "string" && typeof entry.text === "string" ? entry : null;
+    } catch {
+      return null; // others may write here, too
+    }
+  }
+
+  keepSending(entry) {
+    this.#set(SENDING + entry.conversation, JSON.stringify(entry));
+  }
+
+  dropSending(entry) {
+    if (this.sending(entry.conversation)?.id === entry.id) this.#set(SENDING + entry.conversation, null);
   }
 
   #get(key) {

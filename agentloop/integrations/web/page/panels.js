@@ -46,7 +46,7 @@ async function run(panel, action) {
 function waitingPanel(waiting, act) {
   const many = waiting.length > 1;
   const decided = new Map();
-  const panel = h("section", { class: "panel ask", "aria-label": "Waiting for you" });
+  const panel = h("section", { tabindex: "-1", class: "panel ask", "aria-label": "Waiting for you" });
   const send = () => run(panel, () => act("decide", Object.fromEntries(decided)));
   const count = h("span", { class: "muted" });
   const button = h("button", { type: "button", class: "primary", testid: "send-decisions", onclick: send }, "Send");
@@ -94,12 +94,15 @@ function approvalCard(call, choose, many) {
     deny.setAttribute("aria-pressed", String(word === "deny"));
   };
   const denial = () => ({ decision: "deny", reason: reason.value.trim() });
-  approve.addEventListener("click", () => {
+  // The second click of a double one was meant for what was here before, or would take the first one back.
+  approve.addEventListener("click", (event) => {
+    if (event.detail > 1) return;
     const word = many && card.dataset.decision === "approve" ? "" : "approve";
     mark(word);
     choose(call.ref, word && { decision: "approve" });
   });
-  deny.addEventListener("click", () => {
+  deny.addEventListener("click", (event) => {
+    if (event.detail > 1) return;
     const word = many && card.dataset.decision === "deny" ? "" : "deny";
     mark(word);
     choose(call.ref, word && denial());
@@ -145,7 +148,7 @@ function externalCard(call, choose, many) {
 function unsettledPanel(unsettled, act) {
   const sends = unsettled.filter((item) => item.kind === "send");
   const calls = unsettled.filter((item) => item.kind === "call");
-  const panel = h("section", { class: "panel attention", testid: "unsettled", "aria-label": "Outcome not known" });
+  const panel = h("section", { tabindex: "-1", class: "panel attention", testid: "unsettled", "aria-label": "Outcome not known" });
   const outcomes = new Map();
   const settle = () => run(panel, () => act("settle", { choice: "ask_again", calls: Object.fromEntries([...outcomes].map(([at, read]) => [at, read()])) }));
   const again = h("button", { type: "button", class: "primary", testid: "ask-again", onclick: settle }, sends.length ? "Ask again" : "Go on");
@@ -204,7 +207,7 @@ function discardButton(panel, act) {
 // -- a turn that stands still
 
 function pausedPanel(act) {
-  const panel = h("section", { class: "panel ask", "aria-label": "Paused" });
+  const panel = h("section", { tabindex: "-1", class: "panel ask", "aria-label": "Paused" });
   const go = h("button", { type: "button", class: "primary", testid: "continue", onclick: () => run(panel, () => act("resume")) }, "Continue");
   panel.append(
     h("h3", {}, "This turn is paused"),
@@ -216,7 +219,7 @@ function pausedPanel(act) {
 
 function elsewherePanel(view) {
   const left = h("span", {});
-  const panel = h("section", { class: "panel ask", testid: "elsewhere", "aria-label": "In another process" });
+  const panel = h("section", { tabindex: "-1", class: "panel ask", testid: "elsewhere", "aria-label": "In another process" });
   const tell = () => {
     const rest = Math.ceil((view.read_at_ms + (view.seconds_left ?? 0) * 1000 - Date.now()) / 1000);
     setText(left, rest > 0 ? `If that process has stopped, the turn is free in ${rest} s. It is looked at again then.` : "Looking again…");

@@ -1,19 +1,11 @@
 /** One turn in the document. */
 
 import { CallView } from "./call-view.js";
-import { copyButton, h, setText } from "./dom.js";
+import { arrange, copyButton, h, setText } from "./dom.js";
 import { panelFor } from "./panels.js";
 import { Prose } from "./prose.js";
 import { answerOf } from "./turn.js";
 import { grouped, outcomeWords, seconds, usedOf } from "./words.js";
-
-/** Makes the children of an element these nodes, in this order, moving none that is in its place. */
-function arrange(parent, nodes) {
-  for (const [i, node] of nodes.entries()) {
-    if (parent.childNodes[i] !== node) parent.insertBefore(node, parent.childNodes[i] ?? null);
-  }
-  while (parent.childNodes.length > nodes.length) parent.lastChild.remove();
-}
 
 export class TurnView {
   #act;
@@ -113,10 +105,11 @@ export class TurnView {
 
   /** What goes on while nothing is to be seen of it, or null. */
   #workingWords() {
-    const { state, notice, attempts, ending, lost } = this.#view;
+    const { state, notice, attempts, ending, lost, cancelling } = this.#view;
+    if (state === "sending" && cancelling) return "Cancelling…";
     if (state === "sending") return lost ? "No answer yet. Trying again…" : "Sending…";
     if (state !== "running" || ending) return null;
-    if (this.#view.cancelling) return "Cancelling…";
+    if (cancelling) return "Cancelling…";
     if (notice) return `The model could not be asked (${notice.code}). Asking again in ${seconds(notice.delay_ms)}…`;
     const newest = attempts.at(-1);
     const calls = newest?.calls.filter((call) => call.state === "started") ?? [];
@@ -158,10 +151,10 @@ class AttemptView {
   }
 
   #nodes() {
-    const { state, text, refusal, missing, reasoning, calls } = this.#attempt;
+    const { state, text, refusal, missing, reasoning, withdrawn, calls } = this.#attempt;
     const nodes = [];
     if (reasoning) nodes.push(this.#reasoningNode());
-    if (state === "failed" || state === "abandoned") nodes.push(this.#withdrawnNode());
+    if ((withdrawn && state !== "replied") || state === "failed" || state === "abandoned") nodes.push(this.#withdrawnNode());
     if (missing) nodes.push(h("p", { class: "muted small" }, "The beginning of this preview is not kept any more; it is shown when the answer is complete."));
     if (text) {
       const growing = state === "open" && this.#running;

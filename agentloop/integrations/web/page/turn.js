@@ -11,6 +11,8 @@
  *   ended, the Turn that says so has not come yet), `seen` (the newest event).
  */
 
+const LEFT = new Set(["unsettled", "ended"]); // in these states no attempt will go on
+const NO_PREVIEW = { text: "", chars: 0, missing: 0, reasoning: "" };
 const SETTLED_CALLS = new Set(["done", "failed", "skipped"]);
 
 /** Code points in a text: what the server counts offsets in. */
@@ -44,14 +46,14 @@ export function sequenceOf(eventId) {
 
 /**
  * The view of a Turn. It replaces what was known (`before`), but for previews of attempts that are open still:
- * a Turn does not hold those.
+ * a Turn does not hold those. Where nobody goes on with an attempt, its preview is taken back.
  */
 export function fromTurn(turn, before = null) {
   const known = new Map((before?.attempts ?? []).map((attempt) => [attempt.attempt_id, attempt]));
   return {
     ...turn,
     said: turn.said ?? [],
-    attempts: (turn.attempts ?? []).map((attempt) => fromAttempt(attempt, known.get(attempt.attempt_id))),
+    attempts: (turn.attempts ?? []).map((attempt) => fromAttempt(attempt, known.get(attempt.attempt_id), LEFT.has(turn.state))),
     waiting: turn.waiting ?? [],
     unsettled: turn.unsettled ?? [],
     notice: turn.state === "running" ? (before?.notice ?? null) : null,
@@ -61,7 +63,7 @@ export function fromTurn(turn, before = null) {
   };
 }
 
-function fromAttempt(given, known) {
+function fromAttempt(given, known, left) {
   const attempt = { ...given, calls: given.calls ?? [], text: given.text ?? "", missing: 0, reasoning: "", withdrawn: false };
   attempt.chars = codePoints(attempt.text);
   if (known) {
@@ -73,6 +75,7 @@ function fromAttempt(given, known) {
       attempt.missing = known.missing;
     }
   }
+  if (attempt.state === "open" && left) return { ...attempt, ...NO_PREVIEW, withdrawn: attempt.withdrawn || attempt.text !== "" };
   if (attempt.state === "failed" || attempt.state === "abandoned") attempt.text = "";
   return attempt;
 }
@@ -173,7 +176,7 @@ function modelEnded(view, payload) {
     if (attempt.state !== "open") return attempt;
     if (payload.status === "success") return { ...attempt, state: "replied", usage: payload.usage };
     const withdrawn = payload.retracted || attempt.text !== "";
-    const taken = { ...attempt, text: "", chars: 0, missing: 0, reasoning: "", withdrawn, usage: payload.usage };
+    const taken = { ...attempt, ...NO_PREVIEW, withdrawn, usage: payload.usage };
     return payload.status === "pending" ? { ...taken, withdrawn: false } : { ...taken, state: "failed", code: payload.code };
   });
   const usage = usageOf(next);

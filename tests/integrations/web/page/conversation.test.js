@@ -39,7 +39,7 @@ function streamOf(...messages) {
 /** A conversation on an API whose answers are functions; what it asked and told is noted. */
 function open(answers, over = {}) {
   const asked = [];
-  const told = { errors: [], refused: [], states: [], connection: [] };
+  const told = { errors: [], refused: [], kept: 0, states: [], connection: [] };
   const settled = [];
   let wake = () => {};
   const api = Object.fromEntries(
@@ -66,6 +66,7 @@ function open(answers, over = {}) {
         wake();
       },
       refused: (text) => told.refused.push(text),
+      kept: () => told.kept++,
     },
     ...over,
   });
@@ -125,6 +126,21 @@ test("the same text after a sending that was stopped has the same id, and anothe
   assert.notEqual(other.asked[0][2].id, first.asked[0][2].id);
 });
 
+test("a turn that is cancelled while its text is under way is cancelled once it has arrived", async () => {
+  let arrive = () => {};
+  const { conversation, asked, told } = open(
+    { begin: () => new Promise((resolve) => (arrive = resolve)), cancel: () => turn(asked[0][2].id, "ended", { outcome: "cancelled" }) },
+    { begun: false },
+  );
+  const sending = conversation.send("hello", "clerk");
+  await conversation.cancel();
+  assert.equal(conversation.newest.cancelling, true);
+  arrive(turn(asked[0][2].id, "running"));
+  await sending;
+  assert.deepEqual(asked.map(([name]) => name), ["begin", "cancel"]);
+  assert.deepEqual([conversation.newest.outcome, told.refused], ["cancelled", []]);
+});
+
 test("a text that is refused is given back, and the error is told", async () => {
   const { conversation, told } = open(
     {
@@ -136,6 +152,20 @@ test("a text that is refused is given back, and the error is told", async () => 
   );
   await conversation.send("hello", "clerk");
   assert.deepEqual([told.refused, told.errors, conversation.turns.size], [["hello"], [["send", 429]], 0]);
+});
+
+test("a text that is refused after its conversation was left becomes its draft, before what was written there", async () => {
+  const outbox = new Outbox(stored());
+  let refuse = () => {};
+  const { conversation, told } = open({ begin: () => new Promise((_, reject) => (refuse = reject)) }, { begun: false, outbox });
+  const sending = conversation.send("hello", "clerk");
+  conversation.close();
+  outbox.keepDraft("c", "and");
+  outbox.keepSending({ conversation: "d", id: "t", agent: "clerk", text: "of another one" });
+  refuse(new ApiError(429, "limited", "", {}, 2000));
+  await sending;
+  assert.equal(outbox.draft("c"), "hello\n\nand");
+  assert.deepEqual([told.refused, told.kept, outbox.sending("c"), outbox.sending("d").id], [[], 1, null, "t"]);
 });
 
 test("a stream that is refused for want of a user is not asked for again", async () => {

@@ -172,11 +172,15 @@ test("drafts and the text under way survive a reload, and a store that refuses",
   const kept = new Map();
   const store = { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value), removeItem: (key) => kept.delete(key) };
   new Outbox(store).keepDraft("c", "half a word");
-  new Outbox(store).sending = { id: "t" };
+  const entry = { conversation: "c", id: "t", agent: "a", text: "words" };
+  new Outbox(store).keepSending(entry);
   assert.equal(new Outbox(store).draft("c"), "half a word");
-  assert.deepEqual(new Outbox(store).sending, { id: "t" });
-  new Outbox(store).sending = null;
-  assert.equal(new Outbox(store).sending, null);
+  assert.deepEqual(new Outbox(store).sending("c"), entry);
+  assert.equal(new Outbox(store).sending("d"), null);
+  new Outbox(store).dropSending({ ...entry, id: "another" });
+  assert.deepEqual(new Outbox(store).sending("c"), entry);
+  new Outbox(store).dropSending(entry);
+  assert.equal(new Outbox(store).sending("c"), null);
 
   const full = new Outbox({
     getItem: () => null,
@@ -187,6 +191,13 @@ test("drafts and the text under way survive a reload, and a store that refuses",
   });
   full.keepDraft("c", "kept");
   assert.equal(full.draft("c"), "kept");
+});
+
+test("what is no text under way in the store counts as none", () => {
+  for (const kept of ["{bad", "7", "null", "{}", '{"id":"t","text":{}}']) {
+    const outbox = new Outbox({ getItem: () => kept, setItem() {}, removeItem() {} });
+    assert.equal(outbox.sending("c"), null);
+  }
 });
 
 test("an error of the server keeps its code, its facts and its wait", async () => {

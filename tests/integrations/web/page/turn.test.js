@@ -202,6 +202,18 @@ test("a Turn that says an attempt failed takes its preview away", () => {
   assert.equal(view.attempts[0].text, "");
 });
 
+test("a Turn of which nobody knows the outcome takes the preview away, one that can go on keeps it", () => {
+  const live = play(fromTurn(turn()), events(start("a"), text("a", 0, "half")));
+  const left = (state) => fromTurn(turn({ state, attempts: [attempt("a", "open")] }), live);
+  for (const state of ["unsettled", "ended"]) {
+    const view = left(state);
+    assert.deepEqual([view.attempts[0].text, view.attempts[0].chars, view.attempts[0].withdrawn], ["", 0, true]);
+    assert.equal(fromTurn(turn({ state, attempts: [attempt("a", "abandoned")] }), view).attempts[0].withdrawn, true);
+  }
+  for (const state of ["paused", "elsewhere", "running"]) assert.equal(left(state).attempts[0].text, "half");
+  assert.equal(fromTurn(turn({ state: "unsettled", attempts: [attempt("a", "open")] })).attempts[0].withdrawn, false);
+});
+
 test("events of another run change nothing", () => {
   const view = fromTurn(turn());
   const other = { ...events(start("a"))[0], run_id: "elsewhere.c2.t9" };
