@@ -346,6 +346,26 @@ async def test_a_tool_that_crashes_is_told_by_its_code(caplog: pytest.LogCapture
         assert last_error(await served.stream())["code"] == "tool_crashed"
 
 
+async def test_a_tool_that_raises_what_is_no_exception_breaks_no_connection() -> None:
+    """A client takes a connection that broke for one that may be repeated, and so would run the tool again."""
+
+    class Panic(BaseException):
+        """As extension modules raise it."""
+
+    @al.tool
+    async def panics() -> str:
+        """Panic."""
+        raise Panic("secret")
+
+    asks = reply(calls=[call("panics")])
+    agent = al.Agent(name="clerk", tools=[panics])
+    async with al.Runtime(ScriptedProvider([asks, asks])) as runtime, endpoint(runtime, agent) as served:
+        error, headers = await served.refused(500)
+        assert (error["code"], headers["x-should-retry"]) == ("internal_error", "false")
+        assert "secret" not in error["message"]
+        assert last_error(await served.stream())["code"] == "internal_error"
+
+
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_run_that_waits_for_a_person_is_cancelled_and_said_so(key: str | None, tmp_path: Path) -> None:
     headers = {} if key is None else {"Idempotency-Key": key}

@@ -17,7 +17,7 @@ from ...errors import AgentLoopError
 from ...results import RunResult
 from ...sinks import Follower
 from ...windows import RunOptions
-from ..serving.problem import Problem
+from ..serving.problem import OWN_ENDS, Problem
 from ..serving.service import Service
 from ..serving.sse import ClientGone
 from ..serving.user import User
@@ -138,7 +138,9 @@ class _Endpoint:
                     answer.take(event)  # type: ignore[arg-type]  # a run tells these
                 answer.end(await self._ended(begun))
                 return _json(answer.completion(), headers={"x-request-id": answer.id})
-        except Exception as error:  # noqa: BLE001  # whatever ended the run: its client is told so
+        except OWN_ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever ended the run: its client is told so
             return _answer(self._refusal(error, begun))
         return _answer(_draining(begun))  # or nobody reads it
 
@@ -154,9 +156,9 @@ class _Endpoint:
                     await stream.send(writer.recall(await self._service.runtime.view(begun.ref)))
                 await stream.follow(begun.events, frame=writer.take)
                 frames = writer.end(await self._ended(begun))
-            except ClientGone:
+            except (ClientGone, *OWN_ENDS):
                 raise
-            except Exception as error:  # noqa: BLE001  # as above
+            except BaseException as error:  # noqa: BLE001  # as above
                 frames = writer.fail(self._refusal(error, begun))
             await stream.send(frames)
         return stream.response
@@ -170,7 +172,7 @@ class _Endpoint:
         return result
 
     @staticmethod
-    def _refusal(error: Exception, begun: _Begun) -> Refusal:
+    def _refusal(error: BaseException, begun: _Begun) -> Refusal:
         if isinstance(error, RequestRefused):
             return error.refusal
         kind = type(error).__name__

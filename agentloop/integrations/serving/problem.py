@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,7 +22,14 @@ from ...errors import (
     UnsettledError,
 )
 
-__all__ = ["Problem", "problem_of"]
+__all__ = ["OWN_ENDS", "Problem", "problem_of"]
+
+OWN_ENDS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What ends the task that answers a request, or the process.
+
+Whatever else a run ends with is told of it, also what is no `Exception`: a tool may raise that too, as panics of
+extension modules are. An answer that broke off instead would invite its client to come back for ever, or to ask again.
+"""
 
 
 class Problem(Exception):

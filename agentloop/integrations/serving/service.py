@@ -31,7 +31,7 @@ from .attendance import Attendance, ClientGonePolicy
 from .body import read_body
 from .listing import ConversationItem, Listing
 from .places import Places
-from .problem import Problem
+from .problem import OWN_ENDS, Problem
 from .sse import SSEStream
 from .turn import TurnView, turn_view, unsettled_item
 from .user import Auth, User
@@ -453,7 +453,9 @@ class Service:
             while True:
                 try:
                     await self.runtime.result(ref)
-                except Exception as error:  # noqa: BLE001  # of whatever kind; whoever follows it is told
+                except OWN_ENDS:
+                    raise
+                except BaseException as error:  # noqa: BLE001  # of whatever kind; whoever follows it is told
                     _log.info("run %s ended with %s", ref, type(error).__name__)
                 if not self.runtime.is_live(ref):  # it may have been taken up at once
                     break

@@ -17,6 +17,7 @@ import msgspec
 
 from ...events import event_id
 from ...sinks import Follower
+from .problem import OWN_ENDS
 from .service import Service
 from .sse import ClientGone, SSEStream, data_frame
 from .turn import TurnView
@@ -86,9 +87,9 @@ async def tell_turn(
         if follower is not None:
             try:
                 await teller.events(follower)
-            except ClientGone:
+            except (ClientGone, *OWN_ENDS):
                 raise
-            except Exception as error:  # noqa: BLE001  # what ended the run, of whatever kind; it stands in the turn
+            except BaseException as error:  # noqa: BLE001  # what ended the run, of whatever kind; it stands in the turn
                 _log.info("run %s ended with %s", run, type(error).__name__)
         view = await service.turn(user, conversation, turn)
         while view.state == "elsewhere":

@@ -310,6 +310,26 @@ async def test_a_turn_that_a_foreign_error_ended_has_an_end_like_any_other(tmp_p
             assert "ours" not in str(events)
 
 
+async def test_a_turn_whose_tool_raised_what_is_no_exception_has_an_end_too() -> None:
+    class Panic(BaseException):
+        """As extension modules raise it."""
+
+    @al.tool
+    async def panics() -> str:
+        """Panic."""
+        raise Panic
+
+    script = [reply("Before.", calls=[call("panics")])]
+    async with (
+        al.Runtime(ScriptedProvider(script)) as runtime,
+        serving(runtime, al.Agent(name="a", tools=[panics])) as client,
+    ):
+        await client.begin()
+        for _ in range(2):
+            end = (await client.events())[-1]
+            assert (end["type"], end["turn"]["outcome"]) == ("end", "cancelled")
+
+
 # -- clients that go
 
 
