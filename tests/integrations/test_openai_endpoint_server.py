@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ from agentloop.integrations.web import SERVICE, Service, User, WebLimits, chat_a
 from agentloop.messages import ModelExchange, SystemMessage, UserMessage
 from agentloop.testing import ScriptedProvider, broken, call, reply
 from agentloop.wire.check import check_stream
+from agentloop.wire.deltas import Delta, TextDelta
 from agentloop.wire.presets import dialect
 from tests.integrations.web.backend import Client, Gate, by_header, serving
 from tests.mortal import Ground
@@ -124,6 +125,40 @@ def last_error(stream: bytes) -> Any:
     assert b"[DONE]" not in stream
     assert b'"finish_reason":"' not in stream
     return json.loads(stream.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]
+
+
+class Shown(ScriptedProvider):
+    """Shows previews of its own making, whatever its replies are."""
+
+    def __init__(self, script: list[Any], *shown: str) -> None:
+        super().__init__(script)
+        self._shown = shown
+
+    @asynccontextmanager
+    async def stream(
+        self, request: al.ModelRequest, *, attempt_id: str, max_reply_bytes: int | None = None
+    ) -> AsyncIterator[al.ModelStream]:
+        async with super().stream(request, attempt_id=attempt_id, max_reply_bytes=max_reply_bytes) as stream:
+            yield _ShownStream(stream, self._shown)
+
+
+class _ShownStream:
+    def __init__(self, stream: al.ModelStream, shown: tuple[str, ...]) -> None:
+        self._stream, self._left, self._chars = stream, iter(shown), 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delta:
+        for text in self._left:
+            self._chars += len(text)
+            return TextDelta(text=text, offset=self._chars - len(text))
+        raise StopAsyncIteration
+
+    async def reply(self) -> al.ModelReply:
+        async for _ in self._stream:
+            pass
+        return await self._stream.reply()
 
 
 # -- answers
@@ -236,6 +271,23 @@ async def test_an_output_is_the_text_however_the_model_says_it(server: str, said
     verdict = check_stream([stream], msgspec.structs.replace(dialect("openai"), usage_absent=True))
     assert verdict.reply is not None, verdict.refusal
     assert verdict.reply.text == body["choices"][0]["message"]["content"] == (said or '{"title":"so"}')
+
+
+@pytest.mark.parametrize("shown", [(), ("No",), ("Noting.",), ("Something", " else")])
+async def test_an_answer_is_what_is_stored_whatever_was_previewed_of_it(shown: tuple[str, ...]) -> None:
+    async with (
+        al.Runtime(Shown([ASKED, DONE, ASKED, DONE], *shown)) as runtime,
+        endpoint(runtime) as served,
+    ):
+        _, whole, _ = await served.ask()
+        assert whole["choices"][0]["message"]["content"] == "Noting.\n\nDone."
+        stream = await served.stream(stream_options={"include_usage": True})
+        if shown:  # what was sent of it is not its beginning
+            assert last_error(stream)["code"] == "retracted"
+        else:
+            verdict = check_stream([stream])
+            assert verdict.reply is not None
+            assert verdict.reply.text == "Noting.\n\nDone."
 
 
 async def test_agents_are_listed_as_models() -> None:

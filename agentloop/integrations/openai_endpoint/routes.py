@@ -136,7 +136,10 @@ class _Endpoint:
                     answer.recall(await self._service.runtime.view(begun.ref))
                 async for event in begun.events:
                     answer.take(event)  # type: ignore[arg-type]  # a run tells these
-                answer.end(await self._ended(begun))
+                result = await self._ended(begun)
+                if answer.unsure:
+                    answer.check(await self._service.runtime.view(begun.ref))
+                answer.end(result)
                 return _json(answer.completion(), headers={"x-request-id": answer.id})
         except OWN_ENDS:
             raise
@@ -155,7 +158,9 @@ class _Endpoint:
                 if begun.events.missed:
                     await stream.send(writer.recall(await self._service.runtime.view(begun.ref)))
                 await stream.follow(begun.events, frame=writer.take)
-                frames = writer.end(await self._ended(begun))
+                result = await self._ended(begun)
+                frames = writer.check(await self._service.runtime.view(begun.ref)) if answer.unsure else b""
+                frames += writer.end(result)
             except (ClientGone, *OWN_ENDS):
                 raise
             except BaseException as error:  # noqa: BLE001  # as above
