@@ -77,7 +77,7 @@ def routes(service: Service, *, page: bool) -> list[web.RouteDef]:
         web.delete("/api/conversations/{conversation}", api.forget),
         web.post("/api/conversations/{conversation}/turns", api.begin),
         web.get(turn, api.turn),
-        web.get(f"{turn}/events", api.events),
+        web.get(f"{turn}/events", api.events, allow_head=False),  # it would be sent the stream as its body
         web.post(f"{turn}/decide", api.decide),
         web.post(f"{turn}/settle", api.settle),
         web.post(f"{turn}/resume", api.resume),

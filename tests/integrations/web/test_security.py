@@ -252,6 +252,16 @@ async def test_headers_that_are_none_are_a_4xx(lines: tuple[str, ...]) -> None:
         assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer
 
 
+@pytest.mark.parametrize("path", ["/api/conversations/c/turns/t/events", "/ui/chat/c/stream"])
+async def test_a_stream_is_no_answer_to_a_request_for_headers(path: str) -> None:
+    """What follows the headers of such an answer is read as the next one."""
+    gate = Gate()
+    async with al.Runtime(ScriptedProvider([gate(reply("x"))])) as runtime, serving(runtime, AGENT) as client:
+        await client.begin()
+        assert (await raw(client, f"HEAD {path} HTTP/1.1", "Host: x")).startswith(b"HTTP/1.1 405")
+        gate.open.set()
+
+
 @pytest.mark.parametrize("value", ["x\u00e9:1", "a" * 4000, "%0d%0aX: y", "../../etc"])
 async def test_an_event_id_that_is_text_of_another_kind_is_a_400(value: str) -> None:
     async with al.Runtime(ScriptedProvider([reply("x")])) as runtime, serving(runtime, AGENT) as client:
