@@ -509,6 +509,20 @@ async def test_the_same_key_of_another_user_is_another_run() -> None:
     assert other["choices"][0]["message"]["content"] == "Other."
 
 
+async def test_those_who_wait_for_one_run_take_places_for_streams(tmp_path: Path) -> None:
+    gate, key, limits = Gate(), {"Idempotency-Key": "k"}, WebLimits(streams_a_user=1)
+    async with scripted(gate(DONE), store=tmp_path / "store.db", limits=limits) as (served, _):
+        first = asyncio.create_task(served.ask(headers=key))
+        await gate.asked.wait()
+        for stream in (True, False):
+            error, headers = await served.refused(429, headers=key, stream=stream)
+            assert (error["code"], headers["Retry-After"]) == ("too_many", "1")
+        gate.open.set()
+        assert (await first)[0] == 200
+        assert (await served.ask(headers=key))[1] == (await first)[1]
+        assert served.service.streams.taken == 0
+
+
 async def test_a_key_is_answered_the_same_after_a_restart(tmp_path: Path) -> None:
     key, store = {"Idempotency-Key": "k"}, tmp_path / "store.db"
     async with scripted(ASKED, DONE, store=store) as (served, _):

@@ -114,10 +114,11 @@ class _Endpoint:
                     yield _Begun(run.ref, run.__aiter__(), run.result, keyed=key is not None)
             return
         self._service.require_open()
-        with self._service.beginning(user, user.run(_KEYED, key)):
-            ref = await runtime.submit(agent, asked.input, **options)
-        with self._service.reading(user, _KEYED, key):
-            yield _Begun(ref, runtime.follow(ref), lambda: runtime.result(ref, agent), keyed=True, joins=True)
+        with self._service.streams.hold(user):  # of any number that wait for one run, as its place is its own
+            with self._service.beginning(user, user.run(_KEYED, key)):
+                ref = await runtime.submit(agent, asked.input, **options)
+            with self._service.reading(user, _KEYED, key):
+                yield _Begun(ref, runtime.follow(ref), lambda: runtime.result(ref, agent), keyed=True, joins=True)
 
     async def _answered(self, request: web.Request, asked: ChatRequest, begun: _Begun) -> web.StreamResponse:
         created = None
