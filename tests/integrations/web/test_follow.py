@@ -298,6 +298,64 @@ async def test_a_turn_of_another_process_is_shown_as_it_grows_and_followed_when_
         assert [attempt["text"] for attempt in rest[-1]["turn"]["attempts"]] == ["First. ", "Last."]
 
 
+async def test_a_turn_that_two_processes_are_sent_at_once_is_one_turn(tmp_path: Path) -> None:
+    providers = [ScriptedProvider([lambda _: reply("Once.")] * 10) for _ in range(2)]
+    store = tmp_path / "chat.db"
+    async with (
+        al.Runtime(providers[0], store=store) as first,
+        al.Runtime(providers[1], store=store) as second,
+        serving(first, AGENT) as here,
+        serving(second, AGENT) as there,
+    ):
+        for at in range(10):
+            await asyncio.gather(here.begin(conversation=f"c{at}"), there.begin(conversation=f"c{at}"))
+            assert (await here.events(conversation=f"c{at}"))[-1]["turn"]["outcome"] == "completed"
+    assert sum(len(provider.requests) for provider in providers) == 10
+
+
+async def test_a_turn_is_joined_also_where_its_agent_is_no_longer_the_first_or_served(tmp_path: Path) -> None:
+    store = tmp_path / "chat.db"
+    async with (
+        al.Runtime(ScriptedProvider([reply("Once.")]), store=store) as runtime,
+        serving(runtime, AGENT) as client,
+    ):
+        await client.begin()
+        await client.events()
+    async with (
+        al.Runtime(ScriptedProvider([]), store=store) as runtime,
+        serving(runtime, al.Agent(name="new")) as client,
+    ):
+        path, body = "/api/conversations/c/turns", {"id": "t", "text": "Hello"}
+        for again in (body, {**body, "agent": "a"}):
+            status, turn = await client.ask("POST", path, again)
+            assert (status, turn["outcome"]) == (200, "completed")
+        status, refused = await client.ask("POST", path, {**body, "agent": "new"})
+        assert (status, refused["error"]["code"]) == (409, "conflict")
+
+
+async def test_what_has_no_place_to_go_on_is_not_settled() -> None:
+    ground, gates = Ground(None), [Gate(), Gate()]
+    async with (
+        ground.mortal(ScriptedProvider([gates[0](reply("Lost."))]), **DEAD) as (runtime, medium),
+        serving(runtime, AGENT, limits=QUICK) as client,
+    ):
+        await client.begin()
+        await gates[0].asked.wait()
+        medium.dead.set()
+    ground.clock.advance(31)
+    provider = ScriptedProvider([gates[1](reply("Busy.")), reply("Asked again.")])
+    async with ground.runtime(provider) as runtime, serving(runtime, AGENT, limits=WebLimits(runs_a_user=1)) as client:
+        await client.begin(conversation="other")
+        settle = "/api/conversations/c/turns/t/settle"
+        status, refused = await client.ask("POST", settle, {"choice": "ask_again"})
+        assert (status, refused["error"]["code"]) == (429, "too_many")
+        assert (await client.turn())["state"] == "unsettled"
+        gates[1].open.set()
+        await client.events(conversation="other")
+        assert (await client.ask("POST", settle, {"choice": "ask_again"}))[0] == 200
+        assert texts(await client.events()) == "Asked again."
+
+
 async def test_a_turn_that_a_foreign_error_ended_has_an_end_like_any_other(tmp_path: Path) -> None:
     async with (
         al.Runtime(ScriptedProvider([RuntimeError("ours to mend")]), store=tmp_path / "chat.db") as runtime,
