@@ -356,6 +356,63 @@ async def test_what_has_no_place_to_go_on_is_not_settled() -> None:
         assert texts(await client.events()) == "Asked again."
 
 
+async def test_a_reader_who_comes_back_to_where_a_turn_once_was_is_told_what_another_process_did() -> None:
+    ground, gate = Ground(None), Gate()
+
+    @al.tool(approval="required")
+    async def go() -> str:
+        """Go."""
+        return "went"
+
+    agent = al.Agent(name="a", tools=[go])
+    first = ScriptedProvider([reply("Asks.", calls=[call("go")])])
+    then = ScriptedProvider([reply("Went.", calls=[call("nothing")]), gate(reply("Last."))])
+    async with (
+        ground.runtime(first) as one,
+        ground.runtime(then) as two,
+        serving(one, agent) as here,
+        serving(two, agent) as there,
+    ):
+        await here.begin()
+        told = await here.events()
+        (waits,) = told[-1]["turn"]["waiting"]
+        decide = {"decisions": {waits["ref"]: {"decision": "approve"}}}
+        assert (await there.ask("POST", "/api/conversations/c/turns/t/decide", decide))[0] == 200
+        await gate.asked.wait()
+        async with here.stream(after=told[-2]["_id"]) as events:
+            shown = await events.__anext__()
+            assert (shown["type"], shown["turn"]["state"]) == ("turn", "elsewhere")
+            assert [attempt["text"] for attempt in shown["turn"]["attempts"]] == ["Asks.", "Went.", ""]
+            gate.open.set()
+            rest = [event async for event in events if event["type"] != "comment"]
+        assert rest[-1]["turn"]["outcome"] == "completed"
+
+
+async def test_a_turn_that_takes_long_to_leave_its_process_is_not_asked_after_all_the_time(tmp_path: Path) -> None:
+    @al.tool(approval="required")
+    async def go() -> str:
+        """Go."""
+        return "went"
+
+    script = [reply("Asks.", calls=[call("go")])]
+    async with al.Runtime(ScriptedProvider(script), store=tmp_path / "chat.db") as runtime:
+        let_go, view, views = runtime._store.let_go, runtime.view, []
+
+        async def slow(ref: str) -> None:
+            await asyncio.sleep(0.5)
+            await let_go(ref)
+
+        async def counted(ref: str) -> Any:
+            views.append(ref)
+            return await view(ref)
+
+        runtime._store.let_go, runtime.view = slow, counted
+        async with serving(runtime, al.Agent(name="a", tools=[go])) as client:
+            await client.begin()
+            assert (await client.events())[-1]["turn"]["state"] == "waiting"
+    assert len(views) < 30
+
+
 async def test_a_turn_that_a_foreign_error_ended_has_an_end_like_any_other(tmp_path: Path) -> None:
     async with (
         al.Runtime(ScriptedProvider([RuntimeError("ours to mend")]), store=tmp_path / "chat.db") as runtime,
