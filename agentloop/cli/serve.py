@@ -116,7 +116,9 @@ def password_auth(password: str) -> Auth:
                 given = ""
         elif scheme.lower() != "bearer":
             given = ""
-        if not hmac.compare_digest(given.encode(), password.encode()):
+        if not hmac.compare_digest(
+            given.encode(errors="surrogateescape"), password.encode()
+        ):  # a header may be no text
             raise Problem(401, "unauthorized", "expected the password, got none or another", headers=_REALM)
         return _USER
 

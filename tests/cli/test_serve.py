@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -200,6 +201,13 @@ def test_a_store_that_cannot_be_used_exits_with_1(
 async def test_what_is_no_password_is_refused(value: str) -> None:
     request: Any = make_mocked_request("GET", "/", headers={"Authorization": value} if value else {})
     assert isinstance(request, web.Request)
+    with pytest.raises(Problem) as caught:
+        await password_auth(PASSWORD)(request)
+    assert caught.value.status == 401
+
+
+async def test_bytes_that_are_no_text_are_no_password() -> None:
+    request: Any = SimpleNamespace(headers={"Authorization": "Bearer \udcff"})  # as a server reads the byte FF
     with pytest.raises(Problem) as caught:
         await password_auth(PASSWORD)(request)
     assert caught.value.status == 401

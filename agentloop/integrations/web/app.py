@@ -36,6 +36,9 @@ _begun: ContextVar[bool] = ContextVar("agentloop_begun", default=False)  # wheth
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_KEPT_HEADERS: Final = ("Allow", "Location", "Retry-After", "WWW-Authenticate")
+"""What an HTTP error keeps of its own headers when it is answered as JSON."""
+
 _HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -171,8 +174,8 @@ def _problem(request: web.Request, error: Exception) -> Problem:
             return error
         case AgentLoopError():
             return problem_of(error)
-        case web.HTTPException():  # aiohttp's own: no such route, no such method
-            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        case web.HTTPException():  # aiohttp's own, such as no such route; or of an `auth` that sends people elsewhere
+            headers = {name: error.headers[name] for name in _KEPT_HEADERS if name in error.headers}
             return Problem(error.status, "http", error.reason, headers=headers)
         case _:
             _log.error("%s %s: %s", request.method, request.rel_url.path, type(error).__name__, exc_info=error)

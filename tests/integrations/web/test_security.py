@@ -163,10 +163,30 @@ async def test_an_auth_that_fails_lets_nobody_in_and_tells_nothing(caplog: pytes
     assert "4711" in caplog.text
 
 
+async def test_an_auth_may_send_people_elsewhere() -> None:
+    async def moved(_: web.Request) -> str | None:
+        raise web.HTTPFound("https://login.example/")
+
+    async def basic(_: web.Request) -> str | None:
+        raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Basic"})
+
+    async with al.Runtime(ScriptedProvider([])) as runtime:
+        for auth, status, header in ((moved, 302, "Location"), (basic, 401, "WWW-Authenticate")):
+            async with (
+                serving(runtime, AGENT, auth=auth) as client,
+                client.session.get(client.url + "/api/session", allow_redirects=False) as response,
+            ):
+                assert response.status == status
+                assert header in response.headers
+                assert (await response.json())["error"]["code"] == "http"
+
+
 # -- pages of other sites
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1", "http://["]
+)
 async def test_a_page_of_another_site_can_do_nothing_and_reads_nothing(origin: str) -> None:
     async with al.Runtime(ScriptedProvider([])) as runtime, serving(runtime, AGENT) as client:
         headers = {"Origin": origin}
@@ -208,7 +228,7 @@ async def test_a_foreign_name_that_points_at_this_machine_is_refused() -> None:
         serving(runtime, AGENT, hosts=["localhost", "127.0.0.1"]) as client,
     ):
         assert (await client.ask("GET", "/api/session"))[0] == 200
-        for host in ("evil.example", "evil.example:80", "localhost.evil.example", ""):
+        for host in ("evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[::1"):
             status, answer = await client.ask("GET", "/api/session", headers={"Host": host})
             assert (status, answer["error"]["code"]) == (421, "wrong_host")
 
