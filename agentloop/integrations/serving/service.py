@@ -244,14 +244,23 @@ class Service:
         """Have a turn go on that was left unfinished. Raises as `decide`."""
         return await self._take_up(user, conversation, turn, None)
 
-    async def ask_again(self, user: User, conversation: str, turn: str, calls: Mapping[str, Settlement]) -> TurnView:
+    async def ask_again(
+        self,
+        user: User,
+        conversation: str,
+        turn: str,
+        calls: Mapping[str, Settlement],
+        *,
+        sends: Sequence[str] | None = None,
+    ) -> TurnView:
         """Settle all that nobody knows of: sends brought nothing, and of each call a person says; then go on.
 
         Args:
             calls: by the id of the `UnsettledOf`; all of them, and no other.
+            sends: the ids of those that the person was shown; None takes what there is.
 
         Raises:
-            Problem: 400, a call is missing or is none. 409, nothing is unsettled. Otherwise as `decide`.
+            Problem: 400, a call or a send is missing or is none. 409, nothing is unsettled. Otherwise as `decide`.
         """
         self.require_open()
         view = await self.runtime.view(user.run(conversation, turn))
@@ -263,6 +272,8 @@ class Service:
         if asked != calls.keys():
             message = f"calls: expected what became of {sorted(asked) or 'no call'}, got {len(calls)} others or fewer"
             raise Problem(400, "bad_request", message)
+        if sends is not None and set(sends) != items.keys() - asked:
+            raise Problem(400, "bad_request", "sends: expected those that are unsettled now, got others")
         agent = self.agent(view.agent)
         with self.beginning(user, view.run_id):  # first: nothing is settled where it cannot go on
             for name, item in items.items():

@@ -55,6 +55,7 @@ class _Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class _Settle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     choice: Literal["ask_again", "discard"]
     calls: dict[str, Settlement] = {}
+    sends: list[str] | None = None
 
 
 def json_answer(value: Any, *, status: int = 200) -> web.Response:
@@ -159,7 +160,7 @@ class _Api:
             asked = await read_json(request, _Settle, self._service.limits)
             if asked.choice == "discard":
                 return await self._service.discard(user, conversation, turn)
-            return await self._service.ask_again(user, conversation, turn, asked.calls)
+            return await self._service.ask_again(user, conversation, turn, asked.calls, sends=asked.sends)
 
         return await self._of_turn(request, settle)
 

@@ -14,7 +14,7 @@ import agentloop as al
 import agentloop.runs as runs_module
 from agentloop.integrations.web import WebLimits
 from agentloop.testing import ScriptedProvider, call, reply
-from tests.integrations.web.backend import Gate, serving
+from tests.integrations.web.backend import Gate, serving, until
 from tests.mortal import Ground
 
 AGENT = al.Agent(name="a")
@@ -189,6 +189,65 @@ async def test_a_person_says_what_became_of_a_call_whose_process_died(monkeypatc
         assert status == 200
         assert (await client.events())[-1]["turn"]["outcome"] == "completed"
     assert again.requests[0].exchanges[0].feedback[0].text == "it was sent"
+
+
+async def test_what_is_said_of_one_execution_of_a_call_runs_no_later_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "CLOSE_SECONDS", 0.01)
+    runs: list[str] = []
+
+    @al.tool
+    async def send_mail(to: str) -> str:
+        """Send mail."""
+        runs.append(to)
+        await asyncio.Event().wait()
+        return "sent"
+
+    ground, agent = Ground(None), al.Agent(name="a", tools=[send_mail])
+    asks = ScriptedProvider([reply(calls=[call("send_mail", to="Ann")])])
+    path, said = "/api/conversations/c/turns/t/settle", {"0.0": {"outcome": "not_done"}}
+    async with ground.mortal(asks, **DEAD) as (runtime, medium), serving(runtime, agent, limits=QUICK) as client:
+        await client.begin()
+        await until(lambda: len(runs) == 1)
+        medium.dead.set()
+    ground.clock.advance(31)
+    idle = ScriptedProvider([])
+    async with ground.mortal(idle, **DEAD) as (runtime, medium), serving(runtime, agent, limits=QUICK) as client:
+        assert (await client.ask("POST", path, {"choice": "ask_again", "calls": said}))[0] == 200
+        await until(lambda: len(runs) == 2)
+        medium.dead.set()
+    ground.clock.advance(31)
+    async with ground.runtime(ScriptedProvider([]), **DEAD) as runtime, serving(runtime, agent, limits=QUICK) as client:
+        status, refused = await client.ask("POST", path, {"choice": "ask_again", "calls": said})  # sent once more
+        assert (status, refused["error"]["code"]) == (400, "bad_request")
+        (item,) = (await client.turn())["unsettled"]
+        assert item["id"] == "0.0#2"
+    assert len(runs) == 2
+
+
+async def test_who_names_the_requests_that_were_shown_repeats_no_later_one() -> None:
+    ground, path = Ground(None), "/api/conversations/c/turns/t/settle"
+    shown: list[str] = []
+    for at in range(2):
+        gate = Gate()
+        provider = ScriptedProvider([gate(reply("Lost."))])
+        async with (
+            ground.mortal(provider, **DEAD) as (runtime, medium),
+            serving(runtime, AGENT, limits=QUICK) as client,
+        ):
+            if at == 0:
+                await client.begin()
+            else:
+                shown = [item["id"] for item in (await client.turn())["unsettled"]]
+                assert (await client.ask("POST", path, {"choice": "ask_again", "sends": shown}))[0] == 200
+            await gate.asked.wait()
+            medium.dead.set()
+        ground.clock.advance(31)
+    last = ScriptedProvider([])
+    async with ground.runtime(last) as runtime, serving(runtime, AGENT) as client:
+        status, refused = await client.ask("POST", path, {"choice": "ask_again", "sends": shown})
+        assert (status, refused["error"]["code"]) == (400, "bad_request")
+        assert (await client.turn())["state"] == "unsettled"
+    assert last.requests == []
 
 
 async def test_an_idempotent_call_whose_process_died_needs_no_person_but_one_who_says_go_on(
