@@ -499,6 +499,19 @@ async def test_two_requests_with_one_key_at_once_are_one_run(monkeypatch: pytest
     assert RAN == ["x"]
 
 
+async def test_who_reads_nothing_holds_up_nobody_who_waits_for_the_same_run() -> None:
+    gate, key, text = Gate(), {"Idempotency-Key": "k"}, "x" * 60_000  # as chunks more than sockets take
+    provider = ScriptedProvider([gate(reply(text))], deltas=1)
+    async with al.Runtime(provider) as runtime, endpoint(runtime) as served:
+        waiting = asyncio.create_task(served.ask(headers=key))
+        await gate.asked.wait()
+        async with served.post(headers=key, stream=True) as unread:
+            gate.open.set()
+            async with asyncio.timeout(15):  # and not the 30 seconds after which it is cut off
+                assert (await waiting)[1]["choices"][0]["message"]["content"] == text
+            unread.close()
+
+
 async def test_the_same_key_of_another_user_is_another_run() -> None:
     key = {"Idempotency-Key": "k"}
     async with scripted(DONE, reply("Other."), auth=by_header, user="Ann") as (served, _):

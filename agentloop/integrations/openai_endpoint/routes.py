@@ -111,7 +111,7 @@ class _Endpoint:
         if key is None or not runtime.durable:
             with self._service.admit(user):
                 async with runtime.start(agent, asked.input, **options) as run:
-                    yield _Begun(run.ref, run.__aiter__(), run.result, keyed=key is not None)
+                    yield _Begun(run.ref, runtime.follow(run.ref), run.result, keyed=key is not None)
             return
         self._service.require_open()
         with self._service.streams.hold(user):  # of any number that wait for one run, as its place is its own
