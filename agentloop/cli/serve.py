@@ -33,6 +33,8 @@ from .screen import counted
 __all__ = ["add_parser", "password_auth", "run"]
 
 _PORT: Final = 8080
+_IDLE_SECONDS: Final = 75.0
+"""How long a connection may be open before all headers of its next request are there; a proxy's are shorter."""
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _USER: Final = "anyone"  # the same as without a password, so that conversations stay where one comes to be
 _REALM: Final = {"WWW-Authenticate": 'Basic realm="agentloop", charset="UTF-8"'}
@@ -116,7 +118,9 @@ def password_auth(password: str) -> Auth:
                 given = ""
         elif scheme.lower() != "bearer":
             given = ""
-        if not hmac.compare_digest(given.encode(), password.encode()):
+        if not hmac.compare_digest(
+            given.encode(errors="surrogateescape"), password.encode()
+        ):  # a header may be no text
             raise Problem(401, "unauthorized", "expected the password, got none or another", headers=_REALM)
         return _USER
 
@@ -170,7 +174,13 @@ async def _serve(
             # nobody else's name may lead a browser to a server that asks for no password
             hosts=_LOCAL if auth is None and not args.no_password else (),
         )
-        runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=limits.write_seconds)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            auto_decompress=False,
+            shutdown_timeout=limits.write_seconds,
+            keepalive_timeout=_IDLE_SECONDS,
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, args.host, args.port)

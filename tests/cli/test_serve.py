@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import os
@@ -10,16 +11,19 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import make_mocked_request
 
+import agentloop as al
+import agentloop.cli.serve as serve_module
 from agentloop.cli import main
 from agentloop.cli.serve import password_auth
 from agentloop.integrations.serving.problem import Problem
-from agentloop.testing import Answer, ReplayServer
+from agentloop.testing import Answer, ReplayServer, ScriptedProvider
 from tests.cli.demo_recordings import ANSWER, recordings
 from tests.integrations.web.backend import Client
 
@@ -200,6 +204,42 @@ def test_a_store_that_cannot_be_used_exits_with_1(
 async def test_what_is_no_password_is_refused(value: str) -> None:
     request: Any = make_mocked_request("GET", "/", headers={"Authorization": value} if value else {})
     assert isinstance(request, web.Request)
+    with pytest.raises(Problem) as caught:
+        await password_auth(PASSWORD)(request)
+    assert caught.value.status == 401
+
+
+async def test_a_connection_that_asks_nothing_is_not_kept_for_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve_module, "_IDLE_SECONDS", 0.2)
+    args = argparse.Namespace(
+        host="127.0.0.1",
+        port=0,
+        store=None,
+        origin=[],
+        metrics=False,
+        no_password=False,
+        lease_seconds=30.0,
+        drain_seconds=0.1,
+    )
+    serving = asyncio.create_task(serve_module._serve(args, ScriptedProvider([]), [al.Agent(name="a")], None))
+    try:
+        while not (told := capsys.readouterr().out):  # noqa: ASYNC110  # nothing else says that it listens
+            await asyncio.sleep(0.01)
+        port = int(told.strip().rstrip("/").rpartition(":")[2])
+        for sent in (b"", b"GET /healthz HTTP/1.1\r\nHost: loc"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            assert await reader.read() == b""
+            writer.close()
+    finally:
+        serving.cancel()
+        await asyncio.wait({serving})
+
+
+async def test_bytes_that_are_no_text_are_no_password() -> None:
+    request: Any = SimpleNamespace(headers={"Authorization": "Bearer \udcff"})  # as a server reads the byte FF
     with pytest.raises(Problem) as caught:
         await password_auth(PASSWORD)(request)
     assert caught.value.status == 401

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ from agentloop.integrations.web import SERVICE, Service, User, WebLimits, chat_a
 from agentloop.messages import ModelExchange, SystemMessage, UserMessage
 from agentloop.testing import ScriptedProvider, broken, call, reply
 from agentloop.wire.check import check_stream
+from agentloop.wire.deltas import Delta, TextDelta
 from agentloop.wire.presets import dialect
 from tests.integrations.web.backend import Client, Gate, by_header, serving
 from tests.mortal import Ground
@@ -124,6 +125,40 @@ def last_error(stream: bytes) -> Any:
     assert b"[DONE]" not in stream
     assert b'"finish_reason":"' not in stream
     return json.loads(stream.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]
+
+
+class Shown(ScriptedProvider):
+    """Shows previews of its own making, whatever its replies are."""
+
+    def __init__(self, script: list[Any], *shown: str) -> None:
+        super().__init__(script)
+        self._shown = shown
+
+    @asynccontextmanager
+    async def stream(
+        self, request: al.ModelRequest, *, attempt_id: str, max_reply_bytes: int | None = None
+    ) -> AsyncIterator[al.ModelStream]:
+        async with super().stream(request, attempt_id=attempt_id, max_reply_bytes=max_reply_bytes) as stream:
+            yield _ShownStream(stream, self._shown)
+
+
+class _ShownStream:
+    def __init__(self, stream: al.ModelStream, shown: tuple[str, ...]) -> None:
+        self._stream, self._left, self._chars = stream, iter(shown), 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delta:
+        for text in self._left:
+            self._chars += len(text)
+            return TextDelta(text=text, offset=self._chars - len(text))
+        raise StopAsyncIteration
+
+    async def reply(self) -> al.ModelReply:
+        async for _ in self._stream:
+            pass
+        return await self._stream.reply()
 
 
 # -- answers
@@ -238,6 +273,23 @@ async def test_an_output_is_the_text_however_the_model_says_it(server: str, said
     assert verdict.reply.text == body["choices"][0]["message"]["content"] == (said or '{"title":"so"}')
 
 
+@pytest.mark.parametrize("shown", [(), ("No",), ("Noting.",), ("Something", " else")])
+async def test_an_answer_is_what_is_stored_whatever_was_previewed_of_it(shown: tuple[str, ...]) -> None:
+    async with (
+        al.Runtime(Shown([ASKED, DONE, ASKED, DONE], *shown)) as runtime,
+        endpoint(runtime) as served,
+    ):
+        _, whole, _ = await served.ask()
+        assert whole["choices"][0]["message"]["content"] == "Noting.\n\nDone."
+        stream = await served.stream(stream_options={"include_usage": True})
+        if shown:  # what was sent of it is not its beginning
+            assert last_error(stream)["code"] == "retracted"
+        else:
+            verdict = check_stream([stream])
+            assert verdict.reply is not None
+            assert verdict.reply.text == "Noting.\n\nDone."
+
+
 async def test_agents_are_listed_as_models() -> None:
     async with scripted() as (served, _):
         model = {"id": "clerk", "object": "model", "created": 0, "owned_by": "agentloop"}
@@ -346,6 +398,26 @@ async def test_a_tool_that_crashes_is_told_by_its_code(caplog: pytest.LogCapture
         assert last_error(await served.stream())["code"] == "tool_crashed"
 
 
+async def test_a_tool_that_raises_what_is_no_exception_breaks_no_connection() -> None:
+    """A client takes a connection that broke for one that may be repeated, and so would run the tool again."""
+
+    class Panic(BaseException):
+        """As extension modules raise it."""
+
+    @al.tool
+    async def panics() -> str:
+        """Panic."""
+        raise Panic("secret")
+
+    asks = reply(calls=[call("panics")])
+    agent = al.Agent(name="clerk", tools=[panics])
+    async with al.Runtime(ScriptedProvider([asks, asks])) as runtime, endpoint(runtime, agent) as served:
+        error, headers = await served.refused(500)
+        assert (error["code"], headers["x-should-retry"]) == ("internal_error", "false")
+        assert "secret" not in error["message"]
+        assert last_error(await served.stream())["code"] == "internal_error"
+
+
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_run_that_waits_for_a_person_is_cancelled_and_said_so(key: str | None, tmp_path: Path) -> None:
     headers = {} if key is None else {"Idempotency-Key": key}
@@ -427,6 +499,19 @@ async def test_two_requests_with_one_key_at_once_are_one_run(monkeypatch: pytest
     assert RAN == ["x"]
 
 
+async def test_who_reads_nothing_holds_up_nobody_who_waits_for_the_same_run() -> None:
+    gate, key, text = Gate(), {"Idempotency-Key": "k"}, "x" * 60_000  # as chunks more than sockets take
+    provider = ScriptedProvider([gate(reply(text))], deltas=1)
+    async with al.Runtime(provider) as runtime, endpoint(runtime) as served:
+        waiting = asyncio.create_task(served.ask(headers=key))
+        await gate.asked.wait()
+        async with served.post(headers=key, stream=True) as unread:
+            gate.open.set()
+            async with asyncio.timeout(15):  # and not the 30 seconds after which it is cut off
+                assert (await waiting)[1]["choices"][0]["message"]["content"] == text
+            unread.close()
+
+
 async def test_the_same_key_of_another_user_is_another_run() -> None:
     key = {"Idempotency-Key": "k"}
     async with scripted(DONE, reply("Other."), auth=by_header, user="Ann") as (served, _):
@@ -435,6 +520,20 @@ async def test_the_same_key_of_another_user_is_another_run() -> None:
         _, other, _ = await served.ask(headers=key)
     assert first["choices"][0]["message"]["content"] == "Done."
     assert other["choices"][0]["message"]["content"] == "Other."
+
+
+async def test_those_who_wait_for_one_run_take_places_for_streams(tmp_path: Path) -> None:
+    gate, key, limits = Gate(), {"Idempotency-Key": "k"}, WebLimits(streams_a_user=1)
+    async with scripted(gate(DONE), store=tmp_path / "store.db", limits=limits) as (served, _):
+        first = asyncio.create_task(served.ask(headers=key))
+        await gate.asked.wait()
+        for stream in (True, False):
+            error, headers = await served.refused(429, headers=key, stream=stream)
+            assert (error["code"], headers["Retry-After"]) == ("too_many", "1")
+        gate.open.set()
+        assert (await first)[0] == 200
+        assert (await served.ask(headers=key))[1] == (await first)[1]
+        assert served.service.streams.taken == 0
 
 
 async def test_a_key_is_answered_the_same_after_a_restart(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-__all__ = ["MARK", "Front"]
+__all__ = ["Front", "MARK"]
 
 MARK: Final = "  | "
 """What each row of a text of others begins with, so that it does not pass for one of the chat."""

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ...errors import InputError
-from ...events import ModelEnd, ModelStart, RunEvent, TextPreview
+from ...events import ModelEnd, ModelParsed, ModelStart, RunEvent, TextPreview
 from ...messages import Usage
 from ...results import RunResult
 from ...views import AttemptView, RunView
@@ -44,6 +44,8 @@ class Answer:
 
     Attributes:
         retracted: whether text was taken back that had been returned.
+        unsure: whether previews brought another text than a reply has, as a provider may preview none of it: see
+            `check`.
         finish: how it ended, None before that. refusal, usage: as of the result.
     """
 
@@ -55,7 +57,7 @@ class Answer:
         self._attempt_id: str | None = None  # the one under way
         self._pieces: list[str] = []
         self._chars = 0
-        self.retracted = False
+        self.retracted = self.unsure = False
         self.finish: _Finish | None = None
         self.refusal: str | None = None
         self.usage: Usage | None = None
@@ -83,12 +85,23 @@ class Answer:
             self._drop()  # what the attempt before showed, where nobody told its end
         elif type(event) is TextPreview and event.attempt_id not in self._known:
             return self._add(event.attempt_id, event.text, event.offset)
+        elif type(event) is ModelParsed and event.attempt_id not in self._known:
+            shown = self._chars if event.attempt_id == self._attempt_id else 0
+            self.unsure = self.unsure or shown != event.text_chars
         elif type(event) is ModelEnd and event.attempt_id == self._attempt_id:
             if event.status == "success":
                 self._keep()
             else:
                 self._drop()
         return ""
+
+    def check(self, view: RunView) -> str:
+        """Hold the answer of a run that ended to what is stored of it; returns the text that was missing."""
+        texts = [attempt.reply.text for attempt in view.attempts if attempt.reply is not None and attempt.reply.text]
+        told, whole = self.text, _BETWEEN.join(texts)
+        self._texts, self._pieces, self._attempt_id = texts, [], None
+        self.retracted, self.unsure = self.retracted or not whole.startswith(told), False
+        return whole[len(told) :]
 
     def end(self, result: RunResult[Any]) -> str:
         """The run's end; returns the text that it adds: the value of an agent whose model says it in a call.
@@ -195,10 +208,11 @@ class ChunkWriter:
         Raises:
             RequestRefused: text that was sent does not stand; the stream ends with that.
         """
-        frames = self._content(self.answer.take(event))
-        if self.answer.retracted:
-            raise RequestRefused(RETRACTED)
-        return frames
+        return self._standing(self.answer.take(event))
+
+    def check(self, view: RunView) -> bytes:
+        """As `Answer.check`; raises as `take`."""
+        return self._standing(self.answer.check(view))
 
     def end(self, result: RunResult[Any]) -> bytes:
         """The run's end: the last text or refusal, the finish, the tokens and ``[DONE]``. Raises as `Answer.end`."""
@@ -209,6 +223,11 @@ class ChunkWriter:
         if self._include_usage and self.answer.usage is not None:
             frames += _frame(self.answer.object("chat.completion.chunk", [], usage=self.answer.usage_object))
         return frames + _frame(b"[DONE]")
+
+    def _standing(self, text: str) -> bytes:
+        if self.answer.retracted:
+            raise RequestRefused(RETRACTED)
+        return self._content(text)
 
     @staticmethod
     def fail(refusal: Refusal) -> bytes:

@@ -17,7 +17,7 @@ from ...errors import AgentLoopError
 from ...results import RunResult
 from ...sinks import Follower
 from ...windows import RunOptions
-from ..serving.problem import Problem
+from ..serving.problem import OWN_ENDS, Problem
 from ..serving.service import Service
 from ..serving.sse import ClientGone
 from ..serving.user import User
@@ -111,13 +111,14 @@ class _Endpoint:
         if key is None or not runtime.durable:
             with self._service.admit(user):
                 async with runtime.start(agent, asked.input, **options) as run:
-                    yield _Begun(run.ref, run.__aiter__(), run.result, keyed=key is not None)
+                    yield _Begun(run.ref, runtime.follow(run.ref), run.result, keyed=key is not None)
             return
         self._service.require_open()
-        with self._service.beginning(user, user.run(_KEYED, key)):
-            ref = await runtime.submit(agent, asked.input, **options)
-        with self._service.reading(user, _KEYED, key):
-            yield _Begun(ref, runtime.follow(ref), lambda: runtime.result(ref, agent), keyed=True, joins=True)
+        with self._service.streams.hold(user):  # of any number that wait for one run, as its place is its own
+            with self._service.beginning(user, user.run(_KEYED, key)):
+                ref = await runtime.submit(agent, asked.input, **options)
+            with self._service.reading(user, _KEYED, key):
+                yield _Begun(ref, runtime.follow(ref), lambda: runtime.result(ref, agent), keyed=True, joins=True)
 
     async def _answered(self, request: web.Request, asked: ChatRequest, begun: _Begun) -> web.StreamResponse:
         created = None
@@ -136,9 +137,14 @@ class _Endpoint:
                     answer.recall(await self._service.runtime.view(begun.ref))
                 async for event in begun.events:
                     answer.take(event)  # type: ignore[arg-type]  # a run tells these
-                answer.end(await self._ended(begun))
+                result = await self._ended(begun)
+                if answer.unsure:
+                    answer.check(await self._service.runtime.view(begun.ref))
+                answer.end(result)
                 return _json(answer.completion(), headers={"x-request-id": answer.id})
-        except Exception as error:  # noqa: BLE001  # whatever ended the run: its client is told so
+        except OWN_ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever ended the run: its client is told so
             return _answer(self._refusal(error, begun))
         return _answer(_draining(begun))  # or nobody reads it
 
@@ -153,10 +159,12 @@ class _Endpoint:
                 if begun.events.missed:
                     await stream.send(writer.recall(await self._service.runtime.view(begun.ref)))
                 await stream.follow(begun.events, frame=writer.take)
-                frames = writer.end(await self._ended(begun))
-            except ClientGone:
+                result = await self._ended(begun)
+                frames = writer.check(await self._service.runtime.view(begun.ref)) if answer.unsure else b""
+                frames += writer.end(result)
+            except (ClientGone, *OWN_ENDS):
                 raise
-            except Exception as error:  # noqa: BLE001  # as above
+            except BaseException as error:  # noqa: BLE001  # as above
                 frames = writer.fail(self._refusal(error, begun))
             await stream.send(frames)
         return stream.response
@@ -170,7 +178,7 @@ class _Endpoint:
         return result
 
     @staticmethod
-    def _refusal(error: Exception, begun: _Begun) -> Refusal:
+    def _refusal(error: BaseException, begun: _Begun) -> Refusal:
         if isinstance(error, RequestRefused):
             return error.refusal
         kind = type(error).__name__

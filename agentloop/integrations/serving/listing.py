@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -14,6 +15,7 @@ __all__ = ["ConversationItem", "Listing"]
 
 _TITLE_CHARS = 80
 _TITLES = 4_096
+_KEPT_SECONDS = 60.0
 
 
 class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,11 +34,14 @@ class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listing:
-    """Lists conversations, and keeps the titles of the newest 4,096 that it was asked for."""
+    """Lists conversations, and keeps the titles of the newest 4,096 that it was asked for.
+
+    For a minute: a text may be removed from the store, by whatever process, and nobody tells of that.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._titles: dict[str, str] = {}  # by the id of the first run
+        self._titles: dict[str, tuple[float, str]] = {}  # and when it was read, by the id of the first run
 
     async def items(self, user: User, *, limit: int) -> list[ConversationItem]:
         """A user's conversations, the one with the newest turn first."""
@@ -58,15 +63,17 @@ class Listing:
         self._titles.pop(run_id, None)
 
     async def _title(self, runs: Sequence[str]) -> str:
-        first = runs[0]
-        if first not in self._titles:
+        first, now = runs[0], asyncio.get_running_loop().time()
+        read_at, title = self._titles.pop(first, (now - _KEPT_SECONDS, ""))
+        if now - read_at >= _KEPT_SECONDS:
             try:
                 messages = (await self._runtime.view(first)).messages
             except LostError:  # it was forgotten just now
                 return ""
             said = [message.text for message in messages if message.role == "user"]
             line = said[-1].strip().partition("\n")[0] if said else ""
+            read_at, title = now, line if len(line) <= _TITLE_CHARS else f"{line[: _TITLE_CHARS - 1]}…"
             if len(self._titles) >= _TITLES:
                 self._titles.pop(next(iter(self._titles)))
-            self._titles[first] = line if len(line) <= _TITLE_CHARS else f"{line[: _TITLE_CHARS - 1]}…"
-        return self._titles[first]
+        self._titles[first] = read_at, title
+        return title

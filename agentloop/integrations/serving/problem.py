@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from typing import Any, Final
@@ -23,7 +24,14 @@ from ...errors import (
     UnsettledError,
 )
 
-__all__ = ["Problem", "problem_of"]
+__all__ = ["OWN_ENDS", "Problem", "problem_of"]
+
+OWN_ENDS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What ends the task that answers a request, or the process.
+
+Whatever else a run ends with is told of it, also what is no `Exception`: a tool may raise that too, as panics of
+extension modules are. An answer that broke off instead would invite its client to come back for ever, or to ask again.
+"""
 
 _KEY: Final = re.compile(r"\b[0-9a-f]{32}\.(?=[\w-])")
 """What the stored names of a user's things begin with, which no client knows."""

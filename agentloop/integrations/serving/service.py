@@ -11,14 +11,14 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from aiohttp import web
 
 from ...agent import Agent
 from ...decisions import Decision, WaitingCall
-from ...errors import AgentLoopError, InputError, LostError, OutcomeError
+from ...errors import AgentLoopError, ConflictError, InputError, LostError, NotOwnerError, OutcomeError
 from ...limits import WebLimits
 from ...messages import TextPart, ToolResult
 from ...runtime import Runtime
@@ -31,7 +31,7 @@ from .attendance import Attendance, ClientGonePolicy
 from .body import read_body
 from .listing import ConversationItem, Listing
 from .places import Places
-from .problem import Problem
+from .problem import OWN_ENDS, Problem
 from .sse import SSEStream
 from .turn import TurnView, turn_view, unsettled_item
 from .user import ANYONE, Auth, User
@@ -39,6 +39,9 @@ from .user import ANYONE, Auth, User
 __all__ = ["Cuttable", "Service", "Settlement"]
 
 _log = logging.getLogger("agentloop.web")
+
+_TRIES: Final = 20
+_TRY_SECONDS: Final = 0.05
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +113,7 @@ class Service:
         self.draining = False
         self._drained_by = 0.0  # when to wait no longer for what goes on; 0 before that is known
         self._turns: dict[str, asyncio.Task[None]] = {}  # those that go on here, by the run's id
+        self._sharing: dict[str, int] = {}  # how many have the place of a run: who begin it, and its task
         self._attendance = Attendance(
             runtime,
             policy=self.client_gone,
@@ -212,21 +216,25 @@ class Service:
             ConflictError: the conversation has a turn that has not ended. InputError: bad input.
         """
         ref = user.run(conversation, turn)
-        served = self.agent(agent)
         known = await self._known(ref)
-        if known is not None:
-            _check_same(known, served, input)
-            return await self._turn(known, conversation, turn), False
-        self.require_open()
-        with self.beginning(user, ref):
-            await self.runtime.submit(
-                served,
-                input,
-                conversation=user.conversation(conversation),
-                run_id=ref,
-                deps=self.deps(user),
-            )
-        return await self.turn(user, conversation, turn), True
+        if known is None:
+            self.require_open()
+            try:
+                with self.beginning(user, ref):
+                    await self.runtime.submit(
+                        self.agent(agent),
+                        input,
+                        conversation=user.conversation(conversation),
+                        run_id=ref,
+                        deps=self.deps(user),
+                    )
+                return await self.turn(user, conversation, turn), True
+            except ConflictError as error:
+                known = await self._begun_elsewhere(ref, error)
+        if agent != known.agent:  # one that is served no more still has its turns
+            self.agent(agent)
+        _check_same(known, agent, input)
+        return await self._turn(known, conversation, turn), False
 
     async def decide(self, user: User, conversation: str, turn: str, decisions: Mapping[str, Decision]) -> TurnView:
         """Store what a person decides about calls of a turn that wait, and have it go on.
@@ -249,14 +257,23 @@ class Service:
             raise Problem(409, "not_paused", f"turn: expected one that is paused, got one that is {view.state}")
         return await self._take_up(user, conversation, turn, None)
 
-    async def ask_again(self, user: User, conversation: str, turn: str, calls: Mapping[str, Settlement]) -> TurnView:
+    async def ask_again(
+        self,
+        user: User,
+        conversation: str,
+        turn: str,
+        calls: Mapping[str, Settlement],
+        *,
+        sends: Sequence[str] | None = None,
+    ) -> TurnView:
         """Settle all that nobody knows of: sends brought nothing, and of each call a person says; then go on.
 
         Args:
             calls: by the id of the `UnsettledOf`; all of them, and no other.
+            sends: the ids of those that the person was shown; None takes what there is.
 
         Raises:
-            Problem: 400, a call is missing or is none. 409, nothing is unsettled. Otherwise as `decide`.
+            Problem: 400, a call or a send is missing or is none. 409, nothing is unsettled. Otherwise as `decide`.
         """
         self.require_open()
         view = await self.runtime.view(user.run(conversation, turn))
@@ -270,10 +287,14 @@ class Service:
             these, others = len(asked & calls.keys()), len(calls.keys() - asked)
             message = f"calls: expected exactly {names}; got {these} of these and {others} others"
             raise Problem(400, "bad_request", message)
-        bound = self.agent(view.agent).limits.feedback_bytes
-        for name, item in items.items():
-            await self._settle(user, item, calls.get(name), feedback_bytes=bound)
-        return await self._take_up(user, conversation, turn, None)
+        if sends is not None and set(sends) != items.keys() - asked:
+            raise Problem(400, "bad_request", "sends: expected those that are unsettled now, got others")
+        agent = self.agent(view.agent)
+        with self.beginning(user, view.run_id):  # first: nothing is settled where it cannot go on
+            for name, item in items.items():
+                await self._settle(user, item, calls.get(name), feedback_bytes=agent.limits.feedback_bytes)
+            await self.runtime.take_up(view.run_id, agent, deps=self.deps(user))
+        return await self.turn(user, conversation, turn)
 
     async def discard(self, user: User, conversation: str, turn: str) -> TurnView:
         """End a turn whatever is unknown of it: nobody waits for that any more. As `Runtime.cancel` with an author."""
@@ -353,18 +374,23 @@ class Service:
 
     @contextmanager
     def beginning(self, user: User, ref: str) -> Iterator[None]:
-        """Have a place for a run from here to its end, which a task of its own waits for."""
-        self.runs.take(user)
+        """Have a place for a run from here to its end, which a task of its own waits for.
+
+        Of several who begin one run none takes another place.
+
+        Raises:
+            Problem: 429, no place is left.
+        """
+        self._share(user, ref)
         try:
             yield
-        except BaseException:
-            self.runs.give_back(user)
-            raise
-        if ref in self._turns:  # it has one
-            self.runs.give_back(user)
-            return
-        self._turns[ref] = asyncio.get_running_loop().create_task(self._until_ended(user, ref), name=f"turn {ref}")
-        self._attendance.unfollowed(ref)
+            if ref not in self._turns:
+                self._share(user, ref)
+                ended = self._until_ended(user, ref)
+                self._turns[ref] = asyncio.get_running_loop().create_task(ended, name=f"turn {ref}")
+                self._attendance.unfollowed(ref)
+        finally:
+            self._leave(user, ref)
 
     def stream(
         self, request: web.Request, *, headers: Mapping[str, str] | None = None, at_cut: bytes = b""
@@ -408,11 +434,32 @@ class Service:
 
     # -- private
 
+    def _share(self, user: User, ref: str) -> None:
+        if ref not in self._sharing:
+            self.runs.take(user)
+        self._sharing[ref] = self._sharing.get(ref, 0) + 1
+
+    def _leave(self, user: User, ref: str) -> None:
+        self._sharing[ref] -= 1
+        if not self._sharing[ref]:
+            del self._sharing[ref]
+            self.runs.give_back(user)
+
     async def _known(self, ref: str) -> RunView | None:
         try:
             return await self.runtime.view(ref)
         except LostError:
             return None
+
+    async def _begun_elsewhere(self, ref: str, error: ConflictError) -> RunView:
+        """The run that another process has begun for the same request just before, or the error where none has."""
+        left = _TRIES if isinstance(error, NotOwnerError) else 0
+        while (known := await self._known(ref)) is None:
+            if not left:
+                raise error
+            left -= 1
+            await asyncio.sleep(_TRY_SECONDS)  # it owns the run, and writes it just now
+        return known
 
     async def _turn(self, view: RunView, conversation: str, turn: str) -> TurnView:
         live = self.runtime.is_live(view.run_id)
@@ -468,13 +515,15 @@ class Service:
             while True:
                 try:
                     await self.runtime.result(ref)
-                except Exception as error:  # noqa: BLE001  # of whatever kind; whoever follows it is told
+                except OWN_ENDS:
+                    raise
+                except BaseException as error:  # noqa: BLE001  # of whatever kind; whoever follows it is told
                     _log.info("run %s ended with %s", ref, type(error).__name__)
                 if not self.runtime.is_live(ref):  # it may have been taken up at once
                     break
         finally:
             del self._turns[ref]
-            self.runs.give_back(user)
+            self._leave(user, ref)
             self._attendance.ended(ref)
 
 
@@ -491,12 +540,12 @@ def _by_name(agents: Sequence[Agent[Any]]) -> dict[str, Agent[Any]]:
     return found
 
 
-def _check_same(known: RunView, agent: Agent[Any], input: RunInput) -> None:
+def _check_same(known: RunView, agent: str | None, input: RunInput) -> None:
     """Refuse another turn under the id of one that is there."""
     said = next((message for message in reversed(known.messages) if message.role == "user"), None)
     text, images = _words(input)
     if known.kind != "redacted" and (
-        known.agent != agent.name or said is None or (said.text, said.images) != (text, images)
+        agent not in (None, known.agent) or said is None or (said.text, said.images) != (text, images)
     ):
         raise Problem(409, "conflict", "turn: expected the words and the agent it was begun with, got others")
 

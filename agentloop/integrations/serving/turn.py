@@ -110,8 +110,9 @@ class UnsettledOf(msgspec.Struct, frozen=True, kw_only=True):
     """An effect of which nobody knows what became of it.
 
     Attributes:
-        id: of a call its place, such as ``0.1``, after that of the call whose run it is in, where it is below one; of a
-            send the attempt's id.
+        id: of a call its place, such as ``0.1``, after that of the call whose run it is in, where it is below one, and
+            before the number of the execution from the second one on: ``0.1#2``; of a send the attempt's id. So what
+            is said of one effect is never taken for what became of a later one.
         kind: ``send`` or ``call``.
     """
 
@@ -235,7 +236,7 @@ def unsettled_item(item: Unsettled, run_id: str) -> UnsettledOf:
     if item.kind == "send":
         return UnsettledOf(id=item.effect_id, kind="send", attempt_id=item.effect_id)
     path = item.ref.removeprefix(run_id).removeprefix("/")
-    place = f"{item.exchange}.{item.position}"
+    place = f"{item.exchange}.{item.position}" + (f"#{item.attempt}" if item.attempt > 1 else "")
     return UnsettledOf(
         id=f"{path}/{place}" if path else place,
         kind="call",

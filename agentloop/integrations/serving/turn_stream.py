@@ -17,6 +17,7 @@ import msgspec
 
 from ...events import event_id
 from ...sinks import Follower
+from .problem import OWN_ENDS
 from .service import Service
 from .sse import ClientGone, SSEStream, data_frame
 from .turn import TurnView
@@ -27,6 +28,7 @@ __all__ = ["JsonTeller", "Teller", "tell_turn"]
 _log = logging.getLogger("agentloop.web")
 
 _POLL_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 0.01
 
 
 class Teller(Protocol):
@@ -80,24 +82,30 @@ async def tell_turn(
         LostError: the turn is gone. ClientGone: the client is.
     """
     run = user.run(conversation, turn)
+    pause = 0.0
     while True:
+        seen = None if follower is None else follower.seen
         if follower is None or follower.missed:
             await teller.stored(await service.turn(user, conversation, turn))
         if follower is not None:
             try:
                 await teller.events(follower)
-            except ClientGone:
+            except (ClientGone, *OWN_ENDS):
                 raise
-            except Exception as error:  # noqa: BLE001  # what ended the run, of whatever kind; it stands in the turn
+            except BaseException as error:  # noqa: BLE001  # what ended the run, of whatever kind; it stands in the turn
                 _log.info("run %s ended with %s", run, type(error).__name__)
         view = await service.turn(user, conversation, turn)
+        if view.state == "elsewhere" and follower is not None:
+            await teller.stored(view)  # another process has told more, and nobody here has seen that
         while view.state == "elsewhere":
             view = await _grown(service, user, conversation, turn, teller, view)
         if view.state == "ended":
             await service.given_up(user, conversation, turn)
         if view.state != "running":
             break
-        await asyncio.sleep(0)  # its events have ended and its task is about to; a store in memory never waits
+        # its events have ended and its task is about to, which a store in memory does at once; others may take a while
+        pause = 0.0 if follower is None or follower.seen != seen else min(_POLL_SECONDS, 2 * pause + _PAUSE_SECONDS)
+        await asyncio.sleep(pause)
         after = event_id(run, follower.seen) if follower is not None else None
         follower = service.follow(user, conversation, turn, after=after)
     await teller.end(view)

@@ -34,7 +34,10 @@ def routes(service: Service, *, reset_step: bool = True) -> list[web.RouteDef]:
         reset_step: False for clients with an ``ai`` package older than 7.0.70 (`MessageWriter`).
     """
     chat = _Chat(service, reset_step=reset_step)
-    return [web.post("/ui/chat", chat.send), web.get("/ui/chat/{conversation}/stream", chat.reconnect)]
+    return [
+        web.post("/ui/chat", chat.send),
+        web.get("/ui/chat/{conversation}/stream", chat.reconnect, allow_head=False),  # as it has no body to stream
+    ]
 
 
 class _Chat:

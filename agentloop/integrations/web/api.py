@@ -55,6 +55,7 @@ class _Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class _Settle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     choice: Literal["ask_again", "discard"]
     calls: dict[str, Settlement] = {}
+    sends: list[str] | None = None
 
 
 def json_answer(value: Any, *, status: int = 200) -> web.Response:
@@ -77,7 +78,7 @@ def routes(service: Service, *, page: bool) -> list[web.RouteDef]:
         web.delete("/api/conversations/{conversation}", api.forget),
         web.post("/api/conversations/{conversation}/turns", api.begin),
         web.get(turn, api.turn),
-        web.get(f"{turn}/events", api.events),
+        web.get(f"{turn}/events", api.events, allow_head=False),  # it would be sent the stream as its body
         web.post(f"{turn}/decide", api.decide),
         web.post(f"{turn}/settle", api.settle),
         web.post(f"{turn}/resume", api.resume),
@@ -159,7 +160,7 @@ class _Api:
             asked = await read_json(request, _Settle, self._service.limits)
             if asked.choice == "discard":
                 return await self._service.discard(user, conversation, turn)
-            return await self._service.ask_again(user, conversation, turn, asked.calls)
+            return await self._service.ask_again(user, conversation, turn, asked.calls, sends=asked.sends)
 
         return await self._of_turn(request, settle)
 

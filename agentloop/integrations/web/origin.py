@@ -54,12 +54,12 @@ class Origins:
         Raises:
             Problem: 421 or 403.
         """
-        if self._hosts and (urlsplit(f"//{request.host}").hostname or "") not in self._hosts:
+        if self._hosts and _host_of(f"//{request.host}") not in self._hosts:
             raise Problem(421, "wrong_host", f"host: expected one of {', '.join(sorted(self._hosts))}, got another")
         origin = request.headers.get("Origin")
         if origin is None or origin in self._allowed or request.method in _SAFE:
             return
-        if urlsplit(origin).netloc != request.host:
+        if _netloc_of(origin) != request.host:
             raise Problem(403, "foreign_origin", "origin: expected a page of this server, got one of another")
 
     def preflight(self, request: web.Request) -> web.Response | None:
@@ -88,3 +88,18 @@ class Origins:
             "Access-Control-Expose-Headers": "retry-after",
             "Vary": "Origin",
         }
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _netloc_of(url: str) -> str | None:
+    """Host and port; None where a browser would not write such a URL."""
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import agentloop as al
+import agentloop.integrations.serving.listing as listing_module
 from agentloop.integrations.web import WebLimits
 from agentloop.testing import ScriptedProvider, broken, call, reply
 from tests.integrations.web.backend import Client, Gate, serving
@@ -107,6 +108,21 @@ async def test_conversations_are_listed_read_and_dropped(store: Path | None) -> 
         assert await client.ask("DELETE", "/api/conversations/a") == (204, None)
         assert (await client.ask("GET", "/api/conversations/a"))[0] == 404
         assert (await client.ask("DELETE", "/api/conversations/a"))[0] == 404
+
+
+async def test_a_title_is_gone_with_the_text_that_it_was_made_of(
+    store: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing_module, "_KEPT_SECONDS", 0.0)
+    async with al.Runtime(ScriptedProvider([reply("x")]), store=store) as runtime, serving(runtime, AGENT) as client:
+        await client.begin(text="My secret.")
+        run = (await client.events())[0]["run_id"]
+        titles = []
+        for _ in range(2):
+            _, listed = await client.ask("GET", "/api/conversations")
+            titles.append(listed["conversations"][0]["title"])
+            await runtime.redact(run, author="host")
+        assert titles == ["My secret.", ""]
 
 
 async def test_the_session_says_who_one_is_and_what_is_served() -> None:

@@ -14,7 +14,7 @@ import agentloop as al
 import agentloop.runs as runs_module
 from agentloop.integrations.web import WebLimits
 from agentloop.testing import ScriptedProvider, call, reply
-from tests.integrations.web.backend import Gate, serving
+from tests.integrations.web.backend import Gate, serving, until
 from tests.mortal import Ground
 
 AGENT = al.Agent(name="a")
@@ -191,6 +191,65 @@ async def test_a_person_says_what_became_of_a_call_whose_process_died(monkeypatc
     assert again.requests[0].exchanges[0].feedback[0].text == "it was sent"
 
 
+async def test_what_is_said_of_one_execution_of_a_call_runs_no_later_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "CLOSE_SECONDS", 0.01)
+    runs: list[str] = []
+
+    @al.tool
+    async def send_mail(to: str) -> str:
+        """Send mail."""
+        runs.append(to)
+        await asyncio.Event().wait()
+        return "sent"
+
+    ground, agent = Ground(None), al.Agent(name="a", tools=[send_mail])
+    asks = ScriptedProvider([reply(calls=[call("send_mail", to="Ann")])])
+    path, said = "/api/conversations/c/turns/t/settle", {"0.0": {"outcome": "not_done"}}
+    async with ground.mortal(asks, **DEAD) as (runtime, medium), serving(runtime, agent, limits=QUICK) as client:
+        await client.begin()
+        await until(lambda: len(runs) == 1)
+        medium.dead.set()
+    ground.clock.advance(31)
+    idle = ScriptedProvider([])
+    async with ground.mortal(idle, **DEAD) as (runtime, medium), serving(runtime, agent, limits=QUICK) as client:
+        assert (await client.ask("POST", path, {"choice": "ask_again", "calls": said}))[0] == 200
+        await until(lambda: len(runs) == 2)
+        medium.dead.set()
+    ground.clock.advance(31)
+    async with ground.runtime(ScriptedProvider([]), **DEAD) as runtime, serving(runtime, agent, limits=QUICK) as client:
+        status, refused = await client.ask("POST", path, {"choice": "ask_again", "calls": said})  # sent once more
+        assert (status, refused["error"]["code"]) == (400, "bad_request")
+        (item,) = (await client.turn())["unsettled"]
+        assert item["id"] == "0.0#2"
+    assert len(runs) == 2
+
+
+async def test_who_names_the_requests_that_were_shown_repeats_no_later_one() -> None:
+    ground, path = Ground(None), "/api/conversations/c/turns/t/settle"
+    shown: list[str] = []
+    for at in range(2):
+        gate = Gate()
+        provider = ScriptedProvider([gate(reply("Lost."))])
+        async with (
+            ground.mortal(provider, **DEAD) as (runtime, medium),
+            serving(runtime, AGENT, limits=QUICK) as client,
+        ):
+            if at == 0:
+                await client.begin()
+            else:
+                shown = [item["id"] for item in (await client.turn())["unsettled"]]
+                assert (await client.ask("POST", path, {"choice": "ask_again", "sends": shown}))[0] == 200
+            await gate.asked.wait()
+            medium.dead.set()
+        ground.clock.advance(31)
+    last = ScriptedProvider([])
+    async with ground.runtime(last) as runtime, serving(runtime, AGENT) as client:
+        status, refused = await client.ask("POST", path, {"choice": "ask_again", "sends": shown})
+        assert (status, refused["error"]["code"]) == (400, "bad_request")
+        assert (await client.turn())["state"] == "unsettled"
+    assert last.requests == []
+
+
 async def test_an_idempotent_call_whose_process_died_needs_no_person_but_one_who_says_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -298,6 +357,121 @@ async def test_a_turn_of_another_process_is_shown_as_it_grows_and_followed_when_
         assert [attempt["text"] for attempt in rest[-1]["turn"]["attempts"]] == ["First. ", "Last."]
 
 
+async def test_a_turn_that_two_processes_are_sent_at_once_is_one_turn(tmp_path: Path) -> None:
+    providers = [ScriptedProvider([lambda _: reply("Once.")] * 10) for _ in range(2)]
+    store = tmp_path / "chat.db"
+    async with (
+        al.Runtime(providers[0], store=store) as first,
+        al.Runtime(providers[1], store=store) as second,
+        serving(first, AGENT) as here,
+        serving(second, AGENT) as there,
+    ):
+        for at in range(10):
+            await asyncio.gather(here.begin(conversation=f"c{at}"), there.begin(conversation=f"c{at}"))
+            assert (await here.events(conversation=f"c{at}"))[-1]["turn"]["outcome"] == "completed"
+    assert sum(len(provider.requests) for provider in providers) == 10
+
+
+async def test_a_turn_is_joined_also_where_its_agent_is_no_longer_the_first_or_served(tmp_path: Path) -> None:
+    store = tmp_path / "chat.db"
+    async with (
+        al.Runtime(ScriptedProvider([reply("Once.")]), store=store) as runtime,
+        serving(runtime, AGENT) as client,
+    ):
+        await client.begin()
+        await client.events()
+    async with (
+        al.Runtime(ScriptedProvider([]), store=store) as runtime,
+        serving(runtime, al.Agent(name="new")) as client,
+    ):
+        path, body = "/api/conversations/c/turns", {"id": "t", "text": "Hello"}
+        for again in (body, {**body, "agent": "a"}):
+            status, turn = await client.ask("POST", path, again)
+            assert (status, turn["outcome"]) == (200, "completed")
+        status, refused = await client.ask("POST", path, {**body, "agent": "new"})
+        assert (status, refused["error"]["code"]) == (409, "conflict")
+
+
+async def test_what_has_no_place_to_go_on_is_not_settled() -> None:
+    ground, gates = Ground(None), [Gate(), Gate()]
+    async with (
+        ground.mortal(ScriptedProvider([gates[0](reply("Lost."))]), **DEAD) as (runtime, medium),
+        serving(runtime, AGENT, limits=QUICK) as client,
+    ):
+        await client.begin()
+        await gates[0].asked.wait()
+        medium.dead.set()
+    ground.clock.advance(31)
+    provider = ScriptedProvider([gates[1](reply("Busy.")), reply("Asked again.")])
+    async with ground.runtime(provider) as runtime, serving(runtime, AGENT, limits=WebLimits(runs_a_user=1)) as client:
+        await client.begin(conversation="other")
+        settle = "/api/conversations/c/turns/t/settle"
+        status, refused = await client.ask("POST", settle, {"choice": "ask_again"})
+        assert (status, refused["error"]["code"]) == (429, "too_many")
+        assert (await client.turn())["state"] == "unsettled"
+        gates[1].open.set()
+        await client.events(conversation="other")
+        assert (await client.ask("POST", settle, {"choice": "ask_again"}))[0] == 200
+        assert texts(await client.events()) == "Asked again."
+
+
+async def test_a_reader_who_comes_back_to_where_a_turn_once_was_is_told_what_another_process_did() -> None:
+    ground, gate = Ground(None), Gate()
+
+    @al.tool(approval="required")
+    async def go() -> str:
+        """Go."""
+        return "went"
+
+    agent = al.Agent(name="a", tools=[go])
+    first = ScriptedProvider([reply("Asks.", calls=[call("go")])])
+    then = ScriptedProvider([reply("Went.", calls=[call("nothing")]), gate(reply("Last."))])
+    async with (
+        ground.runtime(first) as one,
+        ground.runtime(then) as two,
+        serving(one, agent) as here,
+        serving(two, agent) as there,
+    ):
+        await here.begin()
+        told = await here.events()
+        (waits,) = told[-1]["turn"]["waiting"]
+        decide = {"decisions": {waits["ref"]: {"decision": "approve"}}}
+        assert (await there.ask("POST", "/api/conversations/c/turns/t/decide", decide))[0] == 200
+        await gate.asked.wait()
+        async with here.stream(after=told[-2]["_id"]) as events:
+            shown = await events.__anext__()
+            assert (shown["type"], shown["turn"]["state"]) == ("turn", "elsewhere")
+            assert [attempt["text"] for attempt in shown["turn"]["attempts"]] == ["Asks.", "Went.", ""]
+            gate.open.set()
+            rest = [event async for event in events if event["type"] != "comment"]
+        assert rest[-1]["turn"]["outcome"] == "completed"
+
+
+async def test_a_turn_that_takes_long_to_leave_its_process_is_not_asked_after_all_the_time(tmp_path: Path) -> None:
+    @al.tool(approval="required")
+    async def go() -> str:
+        """Go."""
+        return "went"
+
+    script = [reply("Asks.", calls=[call("go")])]
+    async with al.Runtime(ScriptedProvider(script), store=tmp_path / "chat.db") as runtime:
+        let_go, view, views = runtime._store.let_go, runtime.view, []
+
+        async def slow(ref: str) -> None:
+            await asyncio.sleep(0.5)
+            await let_go(ref)
+
+        async def counted(ref: str) -> Any:
+            views.append(ref)
+            return await view(ref)
+
+        runtime._store.let_go, runtime.view = slow, counted
+        async with serving(runtime, al.Agent(name="a", tools=[go])) as client:
+            await client.begin()
+            assert (await client.events())[-1]["turn"]["state"] == "waiting"
+    assert len(views) < 30
+
+
 async def test_a_turn_that_a_foreign_error_ended_has_an_end_like_any_other(tmp_path: Path) -> None:
     async with (
         al.Runtime(ScriptedProvider([RuntimeError("ours to mend")]), store=tmp_path / "chat.db") as runtime,
@@ -308,6 +482,26 @@ async def test_a_turn_that_a_foreign_error_ended_has_an_end_like_any_other(tmp_p
             events = await client.events()
             assert (events[-1]["type"], events[-1]["turn"]["outcome"]) == ("end", "failed")
             assert "ours" not in str(events)
+
+
+async def test_a_turn_whose_tool_raised_what_is_no_exception_has_an_end_too() -> None:
+    class Panic(BaseException):
+        """As extension modules raise it."""
+
+    @al.tool
+    async def panics() -> str:
+        """Panic."""
+        raise Panic
+
+    script = [reply("Before.", calls=[call("panics")])]
+    async with (
+        al.Runtime(ScriptedProvider(script)) as runtime,
+        serving(runtime, al.Agent(name="a", tools=[panics])) as client,
+    ):
+        await client.begin()
+        for _ in range(2):
+            end = (await client.events())[-1]
+            assert (end["type"], end["turn"]["outcome"]) == ("end", "cancelled")
 
 
 # -- clients that go

@@ -51,6 +51,19 @@ async def test_turns_are_limited_for_each_user_and_in_all_and_places_are_given_b
             gate.open.set()
 
 
+async def test_a_turn_that_is_sent_many_times_at_once_takes_one_place(tmp_path: Path) -> None:
+    gate, limits = Gate(), WebLimits(runs_a_user=1)
+    async with al.Runtime(ScriptedProvider([gate(reply("x"))]), store=tmp_path / "s.db") as runtime:
+        app = chat_app(runtime, [AGENT], auth=None, limits=limits)
+        async with serving(runtime, app=app) as client:
+            answers = await asyncio.gather(*(post(client, "t", "c") for _ in range(8)))
+            assert {status for status, _, _ in answers} <= {200, 201}
+            assert app[SERVICE].runs.taken == 1
+            gate.open.set()
+            await client.events()
+            assert app[SERVICE].runs.taken == 0
+
+
 async def test_whoever_is_told_of_the_end_may_begin_the_next_turn_at_once(tmp_path: Path) -> None:
     async with al.Runtime(ScriptedProvider([reply("x"), reply("y")]), store=tmp_path / "s.db") as runtime:
         given_up, let_go = asyncio.Event(), runtime._store.let_go

@@ -158,7 +158,9 @@ async def test_an_auth_that_fails_lets_nobody_in_and_tells_nothing(caplog: pytes
 # -- pages of other sites
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1", "http://["]
+)
 async def test_a_page_of_another_site_can_do_nothing_and_reads_nothing(origin: str) -> None:
     async with al.Runtime(ScriptedProvider([])) as runtime, serving(runtime, AGENT) as client:
         headers = {"Origin": origin}
@@ -200,7 +202,7 @@ async def test_a_foreign_name_that_points_at_this_machine_is_refused() -> None:
         serving(runtime, AGENT, hosts=["localhost", "127.0.0.1"]) as client,
     ):
         assert (await client.ask("GET", "/api/session"))[0] == 200
-        for host in ("evil.example", "evil.example:80", "localhost.evil.example", ""):
+        for host in ("evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[::1"):
             status, answer = await client.ask("GET", "/api/session", headers={"Host": host})
             assert (status, answer["error"]["code"]) == (421, "wrong_host")
 
@@ -242,6 +244,16 @@ async def test_headers_that_are_none_are_a_4xx(lines: tuple[str, ...]) -> None:
     async with al.Runtime(ScriptedProvider([])) as runtime, serving(runtime, AGENT) as client:
         answer = await raw(client, *lines)
         assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer
+
+
+@pytest.mark.parametrize("path", ["/api/conversations/c/turns/t/events", "/ui/chat/c/stream"])
+async def test_a_stream_is_no_answer_to_a_request_for_headers(path: str) -> None:
+    """What follows the headers of such an answer is read as the next one."""
+    gate = Gate()
+    async with al.Runtime(ScriptedProvider([gate(reply("x"))])) as runtime, serving(runtime, AGENT) as client:
+        await client.begin()
+        assert (await raw(client, f"HEAD {path} HTTP/1.1", "Host: x")).startswith(b"HTTP/1.1 405")
+        gate.open.set()
 
 
 @pytest.mark.parametrize("value", ["x\u00e9:1", "a" * 4000, "%0d%0aX: y", "../../etc"])

@@ -16,7 +16,10 @@ const LIST_AGAIN_MS = 4000;
 const LISTED = 200; // more than that the server lists in no case
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 
-const api = createApi({ fetch: (...request) => fetch(...request) });
+const api = createApi({
+  fetch: (...request) => fetch(...request),
+  base: new URL("api/", location.origin + location.pathname).href, // without a name and password that the address may have
+});
 const outbox = new Outbox(sessionStorageOrNone());
 
 let session = { user: "", agents: [] };

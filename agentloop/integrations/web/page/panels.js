@@ -150,7 +150,9 @@ function unsettledPanel(unsettled, act) {
   const calls = unsettled.filter((item) => item.kind === "call");
   const panel = h("section", { tabindex: "-1", class: "panel attention", testid: "unsettled", "aria-label": "Outcome not known" });
   const outcomes = new Map();
-  const settle = () => run(panel, () => act("settle", { choice: "ask_again", calls: Object.fromEntries([...outcomes].map(([at, read]) => [at, read()])) }));
+  const shown = sends.map((item) => item.id); // and no other: one that came to be later is not what a person chose about
+  const said = () => Object.fromEntries([...outcomes].map(([at, read]) => [at, read()]));
+  const settle = () => run(panel, () => act("settle", { choice: "ask_again", calls: said(), sends: shown }));
   const again = h("button", { type: "button", class: "primary", testid: "ask-again", onclick: settle }, sends.length ? "Ask again" : "Go on");
   const discard = discardButton(panel, act);
   const tell = () => {

@@ -50,7 +50,7 @@ export function errorWords(error) {
     case undefined:
       return "The server could not be reached. Nothing was lost; try again.";
     case 401:
-      return "You are not signed in any more. Sign in, then reload this page.";
+      return "You are not signed in. Sign in, then reload this page.";
     case 403:
       return "You may not do this.";
     case 404:
