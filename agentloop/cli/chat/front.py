@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-__all__ = ["Front", "MARK"]
+__all__ = ["EDGE", "Front"]
 
-MARK: Final = "  | "
+EDGE: Final = "  | "
 """What each row of a text of others begins with, so that it does not pass for one of the chat."""
 
 

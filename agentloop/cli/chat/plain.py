@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from ..inert import clean, exact, folded, one_line
 from ..screen import Screen
-from .front import MARK
+from .front import EDGE
 from .lines import Lines
 from .quiet import drop_typed
 
@@ -56,9 +56,9 @@ class PlainFront:
     def quoted(self, text: str) -> None:
         """Rows on standard output; they fit where that is a terminal."""
         shown = exact(text)
-        rows = folded(shown, max(1, _columns() - len(MARK))) if self._streams else shown.split("\n")
+        rows = folded(shown, max(1, _columns() - len(EDGE))) if self._streams else shown.split("\n")
         for row in rows:
-            self._text.line(f"{MARK}{row}")
+            self._text.line(f"{EDGE}{row}")
 
     def document(self, text: str) -> None:
         """The text as it is."""

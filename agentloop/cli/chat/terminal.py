@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ..inert import clean, exact, folded, one_line
-from .front import MARK
+from .front import EDGE
 from .markdown import inert_markdown
 from .prompt import Prompt
 from .quiet import unechoed
@@ -69,8 +69,8 @@ class TerminalFront:
 
     def quoted(self, text: str) -> None:
         """Rows that fit the terminal, so that none is wrapped to where a mark is missing."""
-        for row in folded(exact(text), max(1, self._console.width - len(MARK))):
-            self._console.print(Text(f"{MARK}{row}"), soft_wrap=True)
+        for row in folded(exact(text), max(1, self._console.width - len(EDGE))):
+            self._console.print(Text(f"{EDGE}{row}"), soft_wrap=True)
 
     def document(self, text: str) -> None:
         """The text as Markdown."""
