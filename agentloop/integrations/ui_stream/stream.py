@@ -7,14 +7,16 @@ from typing import Final, cast
 
 from aiohttp import web
 
+from ...errors import AgentLoopError
 from ...events import Event, RunEvent
 from ...sinks import Follower
+from ..serving.problem import problem_of
 from ..serving.service import Service
 from ..serving.sse import SSEStream, data_frame
 from ..serving.turn import TurnView
 from ..serving.turn_stream import tell_turn
 from ..serving.user import User
-from .chunks import Chunk, encode_chunk
+from .chunks import Chunk, Error, encode_chunk
 from .writer import MessageWriter
 
 __all__ = ["HEADERS", "TurnStream"]
@@ -57,6 +59,9 @@ class TurnStream:
                     await stream.send(_frames(begin))
                     teller = _MessageTeller(stream, self._writer, self._view)
                     await tell_turn(service, user, self._conversation, self._turn, teller, follower)
+                except AgentLoopError as error:  # the turn was forgotten meanwhile, or the store has stopped
+                    problem = problem_of(error)
+                    await stream.send(_frames([Error(error_text=f"{problem.code}: {problem.message}")]))
                 except BaseException:
                     if request.transport is not None:
                         request.transport.abort()

@@ -14,7 +14,7 @@ import agentloop as al
 import agentloop.runs as runs_module
 from agentloop.integrations.web import WebLimits
 from agentloop.testing import ScriptedProvider, call, reply
-from tests.integrations.web.backend import Gate, serving, until
+from tests.integrations.web.backend import Gate, frames, serving, until
 from tests.mortal import Ground
 
 AGENT = al.Agent(name="a")
@@ -550,3 +550,27 @@ async def test_on_a_durable_store_a_turn_goes_on_when_nobody_follows_it(tmp_path
         gate.open.set()
         assert (await runtime.result(run)).text == "Done alone."
         assert texts(await client.events()) == "Done alone."
+
+
+@pytest.mark.parametrize("path", ["/api/conversations/c/turns/t/events", "/ui/chat/c/stream"])
+async def test_a_reader_of_a_turn_that_another_process_drops_is_told_so(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ground, gate = Ground(None), Gate()
+    async with (
+        ground.runtime(ScriptedProvider([gate(reply("x"))])) as owner,
+        ground.runtime(ScriptedProvider([])) as other,
+        serving(owner, AGENT) as here,
+        serving(other, AGENT) as there,
+    ):
+        await here.begin()
+        await gate.asked.wait()
+        async with there.session.get(there.url + path) as response:
+            reader = frames(response)
+            assert "elsewhere" in str(await reader.__anext__()) or "ui" in path
+            await here.ask("POST", "/api/conversations/c/turns/t/cancel")
+            assert (await here.ask("DELETE", "/api/conversations/c"))[0] == 204
+            last = [event async for event in reader][-1]
+    assert "not_found" in str(last)
+    assert last["_event"] == "problem" or last["type"] == "error"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
