@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Route, expect
 
-from tests.system.web_page_stage import Stage, chromium
+from tests.system.web_page_stage import Browser, Stage, chromium, expect
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="module")]
 
@@ -141,7 +141,7 @@ async def test_a_double_click_sends_once_cancels_nothing_and_leaves_the_focus_in
 
 
 async def test_a_turn_that_is_cancelled_while_its_text_is_under_way_ends_cancelled(stage: Stage) -> None:
-    async def late(route: Route) -> None:
+    async def late(route: Any) -> None:
         if route.request.method == "POST":
             await asyncio.sleep(0.5)
         await route.continue_()
@@ -185,7 +185,7 @@ async def test_a_conversation_whose_turn_goes_on_is_not_deleted_and_says_why(sta
 async def test_a_text_that_is_refused_after_its_conversation_was_left_is_found_there(stage: Stage) -> None:
     left = asyncio.Event()
 
-    async def refuse(route: Route) -> None:
+    async def refuse(route: Any) -> None:
         if route.request.method == "POST":
             await left.wait()
             await route.fulfill(status=429, json={"error": {"code": "limited", "message": "expected 8"}})

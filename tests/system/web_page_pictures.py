@@ -11,9 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.async_api import Browser
-
-from tests.system.web_page_stage import Stage, chromium
+from tests.system.web_page_stage import Browser, Stage, chromium
 
 __all__ = ["main"]
 

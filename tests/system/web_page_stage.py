@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import shutil
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
-from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
 
 from tests.source import ROOT
 from tests.system.web_page_agent import OUTBOX
 
-__all__ = ["Ask", "Model", "Nginx", "Server", "Stage", "chromium"]
+__all__ = ["Ask", "Browser", "Model", "Nginx", "Server", "Stage", "chromium", "expect"]
+
+Browser = BrowserContext = Locator = Page = Any
+"""Of playwright, which is imported when a browser is wanted: a plain development install need not have it."""
 
 _SECONDS = 20.0
 _FLAGS = (
@@ -232,11 +235,16 @@ http {{
         )
 
 
+def expect(what: Any) -> Any:
+    """Playwright's own assertions, which wait."""
+    return importlib.import_module("playwright.async_api").expect(what)
+
+
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
     """A browser that asks nobody for anything by itself."""
     path = program("chromium", "chromium")
-    async with async_playwright() as playwright:
+    async with importlib.import_module("playwright.async_api").async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, headless=True, args=list(_FLAGS))
         try:
             yield browser
