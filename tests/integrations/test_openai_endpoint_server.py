@@ -433,6 +433,13 @@ async def test_a_run_that_waits_for_a_person_is_cancelled_and_said_so(key: str |
     assert RAN == []
 
 
+async def test_an_answer_leaves_nothing_behind_that_watches_for_its_client() -> None:
+    async with scripted(ASKED, DONE) as (served, _):
+        await served.ask()
+        await asyncio.sleep(0)
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "agentloop presence"] == []
+
+
 # -- clients that go
 
 

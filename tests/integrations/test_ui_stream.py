@@ -654,3 +654,14 @@ def test_a_call_of_a_run_below_is_closed_when_it_was_decided_about(approved: boo
 def test_a_message_and_its_turn_name_each_other() -> None:
     assert turn_id_of(message_id_of("abc")) == "abc"
     assert turn_id_of("abc") is None
+
+
+def test_the_stored_turn_is_asked_for_only_where_an_event_tells_too_little() -> None:
+    writer = MessageWriter("t")
+    writer.start()
+    told = events_of(*attempt("a1", "Hi", calls=1), started(0, 0), ended(0, 0), ended(0, 1))
+    asked = []
+    for event in told:
+        asked.append(writer.needs_turn(event))
+        writer.event(event)
+    assert asked == [False] * (len(told) - 1) + [True]  # the last call began where nobody listened

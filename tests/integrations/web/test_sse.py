@@ -85,7 +85,9 @@ def test_a_run_id_with_a_line_end_injects_nothing() -> None:
 # -- answers
 
 
-async def test_a_run_in_its_block_is_answered_to_its_end_with_headers_against_buffering() -> None:
+async def test_a_run_in_its_block_is_answered_to_its_end_with_headers_against_buffering(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with al.Runtime(ScriptedProvider([reply("Hi there.")], deltas=2)) as runtime:
 
         async def handler(request: web.Request) -> web.StreamResponse:
@@ -98,6 +100,7 @@ async def test_a_run_in_its_block_is_answered_to_its_end_with_headers_against_bu
             assert response.headers["Cache-Control"] == "no-store, no-transform"
             assert response.headers["X-Extra"] == "1"
             assert response.content_type == "text/event-stream"
+    assert caplog.records == []  # a handler that returns no answer is logged by the server
     assert [event["_id"] for event in events] == [event["event_id"] for event in events]
     assert "".join(event["payload"]["text"] for event in events if event["type"] == "model.output") == "Hi there."
     assert events[-1]["type"] == "run.ended"
