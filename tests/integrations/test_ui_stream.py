@@ -436,7 +436,7 @@ def test_arguments_are_given_as_they_were_written() -> None:
 @pytest.mark.parametrize("arguments", ["", "nonsense", "[1]", '"text"', '{"a":1,"a":2}', '{"a":'])
 def test_arguments_that_are_no_json_object_are_given_as_text_with_an_error(arguments: str) -> None:
     chunk = shown_input(arguments)
-    assert (chunk["type"], chunk["input"]) == ("tool-input-error", arguments)
+    assert (chunk["type"], chunk["input"], chunk["dynamic"]) == ("tool-input-error", arguments, True)
 
 
 @pytest.mark.parametrize("arguments", ['{"__proto__":{}}', '{"a":[{"constructor":{"prototype":1}}]}'])
