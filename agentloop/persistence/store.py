@@ -26,7 +26,6 @@ from ..errors import (
     NotOwnerError,
     PersistenceError,
     RestoreError,
-    StaleHeadError,
 )
 from ..exchange import Book, ConversationBranched, Fact, OriginOpened, OutputKept, RunRedacted, Turn, restore
 from .backend import Backend, ConversationRow, Lease, RunRow
@@ -371,7 +370,9 @@ class Store:
                 return False
             try:
                 await self._append(facts, after=after, acquire=self.durable)
-            except StaleHeadError:  # another process was quicker; the step says what it finds there now
+            except NotOwnerError:
+                raise
+            except ConflictError:  # another process was quicker; the step says what it finds there now
                 tries += 1
                 if tries == _TRIES:
                     raise
