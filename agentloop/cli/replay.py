@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import signal
 import sys
 from typing import Any, Final
 
 from ..errors import InputError
 from ..testing.replay_server import ReplayServer
 from .numbers import port, seconds
+from .stopping import stop_signal
 
 __all__ = ["add_parser", "run"]
 
@@ -53,11 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(server: ReplayServer, where: str) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # Windows, where Ctrl-C interrupts by itself
-            loop.add_signal_handler(number, stop.set)
+    stop = stop_signal()
     async with contextlib.AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(server)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import hmac
 import ipaddress
 import logging
 import os
-import signal
 import sys
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
@@ -29,6 +27,7 @@ from .endpoint import add_endpoint_arguments, endpoint_provider
 from .numbers import port, some_seconds
 from .run import load_agent
 from .screen import counted
+from .stopping import stop_signal
 
 __all__ = ["add_parser", "password_auth", "run"]
 
@@ -148,11 +147,7 @@ def _is_local(host: str) -> bool:
 async def _serve(
     args: argparse.Namespace, provider: ChatCompletions, agents: Sequence[Agent[Any]], auth: Auth | None
 ) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # Windows, where Ctrl-C interrupts by itself
-            loop.add_signal_handler(number, stop.set)
+    stop = stop_signal()
     metrics = PrometheusMetrics() if args.metrics else None
     half = args.drain_seconds / 2
     limits = WebLimits(drain_seconds=half)

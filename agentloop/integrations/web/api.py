@@ -121,10 +121,7 @@ class _Api:
         return json_answer(turn, status=201 if new else 200)
 
     async def turn(self, request: web.Request) -> web.Response:
-        async def read(user: User, conversation: str, turn: str) -> TurnView:
-            return await self._service.turn(user, conversation, turn)
-
-        return await self._of_turn(request, read)
+        return await self._of_turn(request, self._service.turn)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         user = await self._service.identify(request)
