@@ -41,6 +41,7 @@ __all__ = ["Cuttable", "Service", "Settlement"]
 _log = logging.getLogger("agentloop.web")
 
 _TRIES: Final = 20
+_END_SECONDS: Final = 1.0
 _TRY_SECONDS: Final = 0.05
 
 
@@ -122,6 +123,7 @@ class Service:
         )
         self._listing = Listing(runtime)
         self._open: set[Cuttable] = set()
+        self._answered = asyncio.Event()  # set when the last answer that was open is over
         self._admitted: set[asyncio.Future[None]] = set()
 
     # -- who and what
@@ -309,8 +311,9 @@ class Service:
     async def forget(self, user: User, conversation: str) -> None:
         """Drop a conversation. Raises as `Runtime.forget`."""
         name = user.conversation(conversation)
-        for run in (await self.runtime.turns(name))[:1]:
-            self._listing.forget(run.run_id)
+        for row in await self.runtime.conversations(prefix=name):
+            if row.name == name:
+                self._listing.forget(row.runs[0])
         await self.runtime.forget(conversation=name)
 
     def follow(self, user: User, conversation: str, turn: str, *, after: str | None) -> Follower | None:
@@ -354,6 +357,8 @@ class Service:
                 yield
             finally:
                 self._open.discard(answer)
+                if not self._open:
+                    self._answered.set()
 
     @contextmanager
     def admit(self, user: User) -> Iterator[None]:
@@ -419,6 +424,11 @@ class Service:
         going = [*self._turns.values(), *self._admitted]
         if going:
             await asyncio.wait(going, timeout=max(0.0, self._drained_by - clock()))
+        left = min(_END_SECONDS, self._drained_by - clock())
+        if self._open and left > 0:  # turns have ended just now, and their readers are being told so
+            self._answered.clear()
+            await asyncio.wait({asyncio.ensure_future(self._answered.wait())}, timeout=left)
+            self._answered.set()  # nobody waits any more
         for answer in tuple(self._open):
             answer.cut()
 
